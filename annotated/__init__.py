@@ -1,0 +1,18 @@
+"""Attention Is All You Need, executed: the package that the book's chapters make."""
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "load"]
+
+
+def load(folder):
+    """Read a self-contained model folder (chapter 11): `load(folder).translate(["A man rides a bike."])`.
+
+    Args:
+        folder: where a model, its configuration and its vocabulary lie.
+
+    Returns:
+        A `Translator`.
+    """
+    from annotated.decoding import load  # here, so that `import annotated` does not import torch
+
+    return load(folder)

@@ -1,0 +1,159 @@
+"""What every tool here needs: the chapters of book/, cell by cell, with the line each cell stands on."""
+
+import ast
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import nbformat
+import yaml
+from jupytext.myst import myst_to_notebook
+
+ROOT = Path(__file__).resolve().parent.parent
+PATTERN = "[0-9][0-9]-*.md"
+
+
+class Refused(Exception):
+    """A rule of CONTRIBUTING.md is broken; the message names the chapter and the line."""
+
+
+@dataclass
+class Cell:
+    """A cell of a chapter: its source, the line of the chapter the source begins on, and the lines it fills."""
+
+    kind: str
+    source: str
+    metadata: dict
+    line: int  # of the first source line, counted from 1
+    span: tuple  # lines of the whole cell with its fences, counted from 0, end excluded
+
+    @property
+    def tags(self) -> list[str]:
+        return list(self.metadata.get("tags", []))
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.source)
+
+
+@dataclass
+class Chapter:
+    """One book/NN-name.md."""
+
+    path: Path
+    text: str
+    cells: list[Cell] = field(default_factory=list)
+    front: dict = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"book/{self.path.name}"
+
+    @property
+    def number(self) -> str:
+        return self.path.name[:2]
+
+    @property
+    def stem(self) -> str:
+        return self.path.stem
+
+    @property
+    def module(self) -> str | None:
+        return self.front.get("module")
+
+    @property
+    def draft(self) -> bool:
+        return bool(self.front.get("draft"))
+
+    @property
+    def title(self) -> str:
+        match = re.search(r"^# +(.+?)\s*$", self.text[self.front_end :], re.MULTILINE)
+        return match[1] if match else self.stem
+
+    @property
+    def front_end(self) -> int:
+        match = re.match(r"---\n.*?^---\n", self.text, re.DOTALL | re.MULTILINE)
+        return match.end() if match else 0
+
+    def code(self, tag: str | None = None) -> list[Cell]:
+        return [c for c in self.cells if c.kind == "code" and (tag is None or tag in c.tags)]
+
+    def at(self, cell: Cell, line: int = 1) -> str:
+        """`book/02-attention.md:57` for the given line (from 1) of a cell."""
+        return f"{self.name}:{cell.line + line - 1}"
+
+
+def read(path: Path) -> Chapter:
+    """Parse a chapter; the same parser that jupytext uses decides what a cell is."""
+    text = path.read_text(encoding="utf-8")
+    name = f"book/{path.name}"
+    try:
+        notebook = myst_to_notebook(text, add_source_map=True)
+    except Exception as error:  # the parser raises several kinds, none with the file's name
+        raise Refused(f"{name}:1: cannot be read: {' '.join(str(error).split())}") from error
+    front = dict(notebook.metadata)
+    starts = front.pop("source_map")
+    front.pop("jupytext", None)
+    lines = text.splitlines()
+    chapter = Chapter(path, text, front=front)
+    for cell, start in zip(notebook.cells, starts):
+        source = cell.source.splitlines() or [""]
+        if cell.cell_type == "markdown":
+            while not lines[start].strip():
+                start += 1
+            span, first = (start, start + len(source)), start
+        else:
+            fence = re.match(r"\s*(`{3,}|~{3,})", lines[start - 1])[1]
+            end = next(i for i in range(start, len(lines) + 1) if lines[i].strip() == fence)
+            first = next(i for i in range(start, end + 1) if lines[i : i + len(source)] == source)
+            span = (start - 1, end + 1)
+        chapter.cells.append(Cell(cell.cell_type, cell.source, plain(cell.metadata), first + 1, span))
+    return chapter
+
+
+def plain(node):
+    """Notebook nodes as ordinary dictionaries and lists."""
+    if isinstance(node, dict):
+        return {key: plain(value) for key, value in node.items()}
+    return [plain(value) for value in node] if isinstance(node, list | tuple) else node
+
+
+def paths(root: Path = ROOT) -> list[Path]:
+    return sorted((root / "book").glob(PATTERN))
+
+
+def chosen(names: list[str], root: Path = ROOT) -> list[Path]:
+    """The chapters that the command line names (`02`, `02-attention`, `book/02-attention.md`); none names all."""
+    every = paths(root)
+    if not names:
+        return every
+    found = []
+    for name in names:
+        stem = Path(name).stem
+        hits = [p for p in every if p.stem == stem or p.stem.startswith(f"{stem}-")]
+        if not hits:
+            raise SystemExit(f"no chapter {name} in book/")
+        found += hits
+    return found
+
+
+def module_order(root: Path = ROOT) -> dict[str, str]:
+    """Module name -> chapter number, in the chapters' order (front matter only, so that it is cheap)."""
+    order = {}
+    for path in paths(root):
+        match = re.match(r"---\n(.*?)^---\n", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+        try:
+            front = yaml.safe_load(match[1]) if match else {}
+        except yaml.YAMLError:
+            continue  # reported when the chapter itself is read
+        name = (front or {}).get("module")
+        if name:
+            order.setdefault(name, path.name[:2])
+    return order
+
+
+def as_cell(cell: Cell):
+    """A notebook cell without outputs."""
+    make = {"code": nbformat.v4.new_code_cell, "markdown": nbformat.v4.new_markdown_cell}
+    return make.get(cell.kind, nbformat.v4.new_raw_cell)(source=cell.source, metadata=cell.metadata)

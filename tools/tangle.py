@@ -1,0 +1,336 @@
+"""Tangle: the cells of book/*.md that are tagged `export` become annotated/*.py.
+
+    python tools/tangle.py [--check] [CHAPTER ...]
+
+A chapter names its module in its front matter (`module: attention`).
+A cell that breaks a rule of CONTRIBUTING.md is refused with the chapter and the line;
+`--check` writes nothing and exits 1, with a line for every module that is not what the chapters say.
+"""
+
+import argparse
+import ast
+import io
+import re
+import sys
+import tokenize
+from pathlib import Path
+
+from chapters import ROOT, Cell, Chapter, Refused, chosen, module_order, read
+
+MADE = "by tools/tangle.py: edit the chapter, not this file."
+BY_HAND = {"__init__", "__main__"}
+CORE = {"torch", "numpy", "safetensors", "tqdm"}
+INSIDE = {"sentencepiece", "sacrebleu", "matplotlib", "huggingface_hub", "onnx", "onnxruntime"}
+EXEMPT = {"Config", "Recipe"}
+LINES, ARGUMENTS, CLASS_LINES = 20, 6, 45
+WIDTH = 110
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+IMPORT = (ast.Import, ast.ImportFrom)
+
+
+def tangle(chapter: Chapter, order: dict[str, str]) -> tuple[str | None, list[str]]:
+    """The module a chapter makes (None without exported cells) and the rules it breaks."""
+    cells = chapter.code("export")
+    if not cells:
+        missing = chapter.module and not chapter.draft
+        return None, [f"{chapter.name}:1: module {chapter.module}, but no cell is tagged export"] if missing else []
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", str(chapter.module)):
+        where = chapter.at(cells[0])
+        return None, [f"{where}: exported cells need a `module:` in the front matter, not {chapter.module!r}"]
+    problems, imports, bodies, bound = [], [], [], {}
+
+    def refuse(cell, node, message):
+        problems.append(f"{chapter.at(cell, getattr(node, 'lineno', node))}: {message}")
+
+    def bind(cell, node, name):
+        if name in bound:
+            refuse(cell, node, f"{name} is bound twice, first on line {bound[name]}")
+        bound.setdefault(name, cell.line + node.lineno - 1)
+
+    for cell in cells:
+        if not parsed(cell, refuse):
+            continue
+        body = cell.tree.body
+        if body and all(isinstance(n, IMPORT) for n in body):
+            imports += [(cell, node) for node in body]
+            continue
+        node = one_name(cell, refuse)
+        if node is not None:
+            bind(cell, node, name_of(node))
+            bodies.append((cell, node))
+            check_definition(cell, node, chapter.module, refuse)
+    known = check_imports(chapter, imports + inner_imports(bodies), order, refuse)
+    for cell, node in imports:
+        for alias in node.names:
+            name = alias.asname or alias.name.split(".")[0]
+            if name in bound:
+                refuse(cell, node, f"{name} is imported here and bound on line {bound[name]}")
+    check_rebinding(chapter, {name_of(n) for _, n in bodies}, refuse)
+    if problems or not known:
+        return None, problems
+    return module_text(chapter, imports, bodies), []
+
+
+def parsed(cell: Cell, refuse) -> bool:
+    """Whether the cell is Python; magics are named as such."""
+    for number, line in enumerate(cell.source.splitlines(), 1):
+        if re.match(r"\s*[%!]", line):
+            refuse(cell, number, f"no magics in exported cells: {line.strip()}")
+            return False
+    try:
+        return bool(cell.tree.body) or refuse(cell, 1, "an exported cell is empty") or False
+    except SyntaxError as error:
+        refuse(cell, error.lineno or 1, f"not Python: {error.msg}")
+        return False
+
+
+def name_of(node) -> str:
+    if isinstance(node, ast.Assign):
+        return node.targets[0].id
+    return node.target.id if isinstance(node, ast.AnnAssign) else node.name
+
+
+def one_name(cell: Cell, refuse):
+    """The one statement of the cell that binds a name; a string after a constant is its documentation."""
+    body = list(cell.tree.body)
+    imported = [n for n in body if isinstance(n, IMPORT)]
+    if imported:
+        refuse(cell, imported[0], "imports stand in exported cells of their own")
+        return None
+    constant = isinstance(body[0], ast.Assign | ast.AnnAssign)
+    if len(body) == 2 and constant and is_string(body[1]):
+        body.pop()
+    node = body[0]
+    if len(body) > 1:
+        refuse(cell, body[1], "an exported cell binds one name and does nothing else")
+    elif isinstance(node, FUNCTION + (ast.ClassDef,)):
+        return node
+    elif isinstance(node, ast.AnnAssign):
+        if isinstance(node.target, ast.Name) and node.value is not None:
+            return node
+        refuse(cell, node, "an exported annotation binds one plain name to a value")
+    elif isinstance(node, ast.Assign):
+        if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            return node
+        refuse(cell, node, "an exported assignment binds one plain name")
+    else:
+        refuse(cell, node, "an exported cell is a function, a class, a constant, or imports")
+    return None
+
+
+def is_string(node) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def code_lines(cell: Cell, node) -> int:
+    """Lines of a definition from `def` or `class` on, without docstrings, comments and blank lines."""
+    skip = set()
+    for inner in ast.walk(node):
+        if isinstance(inner, FUNCTION + (ast.ClassDef,)) and is_string(inner.body[0]):
+            skip |= set(range(inner.body[0].lineno, inner.body[0].end_lineno + 1))
+    used = set()
+    blank = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    for token in tokenize.generate_tokens(io.StringIO(cell.source).readline):
+        if token.type not in blank:
+            used |= set(range(token.start[0], token.end[0] + 1))
+    return len([n for n in used - skip if node.lineno <= n <= node.end_lineno])
+
+
+def check_definition(cell: Cell, node, module: str, refuse) -> None:
+    name = name_of(node)
+    if isinstance(node, FUNCTION + (ast.ClassDef,)):
+        if not name.startswith("_") and not ast.get_docstring(node):
+            refuse(cell, node, f"{name} has no docstring")
+    exempt = name in EXEMPT
+    if isinstance(node, ast.ClassDef) and not exempt and (n := code_lines(cell, node)) > CLASS_LINES:
+        refuse(cell, node, f"class {name} has {n} lines, {CLASS_LINES} are allowed")
+    for inner in ast.walk(node):
+        if isinstance(inner, FUNCTION) and not exempt:
+            if (n := code_lines(cell, inner)) > LINES:
+                refuse(cell, inner, f"{inner.name} has {n} lines, {LINES} are allowed")
+            if (n := len(arguments(inner))) > ARGUMENTS:
+                refuse(cell, inner, f"{inner.name} has {n} arguments, {ARGUMENTS} are allowed")
+        if isinstance(inner, ast.Call):
+            called = ast.unparse(inner.func)
+            if called == "print" and module != "cli":
+                refuse(cell, inner, "the package prints nothing")
+            if called == "torch.manual_seed" and module != "training":
+                refuse(cell, inner, "the package sets no seed outside `train`: pass a generator")
+        if isinstance(inner, ast.Global):
+            refuse(cell, inner, "no global statements in the package")
+
+
+def arguments(node) -> list[str]:
+    every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
+    names = [a.arg for a in every if a is not None]
+    return names[1:] if names[:1] in (["self"], ["cls"]) else names
+
+
+def inner_imports(bodies) -> list:
+    """The imports inside exported functions and classes."""
+    return [(cell, n) for cell, node in bodies for n in ast.walk(node) if isinstance(n, IMPORT)]
+
+
+def check_imports(chapter: Chapter, imports, order: dict[str, str], refuse) -> bool:
+    for cell, node in imports:
+        inside = node.col_offset > 0
+        if isinstance(node, ast.ImportFrom) and (node.level or any(a.name == "*" for a in node.names)):
+            refuse(cell, node, "imports name what they import, from an absolute module")
+            continue
+        for name in [node.module] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]:
+            root, _, rest = name.partition(".")
+            if root == "annotated":
+                wanted = rest.split(".")[0]
+                if not wanted:
+                    refuse(cell, node, "import from the chapter's module: `from annotated.attention import ...`")
+                elif wanted not in order:
+                    refuse(cell, node, f"no chapter makes annotated.{wanted}")
+                elif order[wanted] >= chapter.number:
+                    refuse(cell, node, f"annotated.{wanted} is of chapter {order[wanted]}: import earlier chapters only")
+            elif root not in CORE | set(sys.stdlib_module_names) and not (inside and root in INSIDE):
+                hint = "inside the function that needs it" if root in INSIDE else "not in the package"
+                refuse(cell, node, f"{root}: {hint}")
+    return True
+
+
+def check_rebinding(chapter: Chapter, exported: set[str], refuse) -> None:
+    """No later cell binds or patches an exported name, so that the notebook and the module agree."""
+    for cell in chapter.code():
+        if "export" in cell.tags:
+            continue
+        try:
+            body = cell.tree.body
+        except SyntaxError:
+            continue  # weaving and the layout check report it
+        for node in body:
+            if isinstance(node, FUNCTION + (ast.ClassDef,)) and node.name in exported:
+                refuse(cell, node, f"{node.name} is exported; a cell that is not binds it again")
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            for target in [t for top in targets if top is not None for t in flat(top)]:
+                base = target.value if isinstance(target, ast.Attribute) else target
+                if isinstance(base, ast.Name) and base.id in exported:
+                    refuse(cell, node, f"{base.id} is exported; a later cell must not change it")
+
+
+def flat(target) -> list:
+    if isinstance(target, ast.Tuple | ast.List):
+        return [t for element in target.elts for t in flat(element)]
+    return [target.value] if isinstance(target, ast.Starred) else [target]
+
+
+def merged(imports) -> str:
+    """The imports of all cells as one sorted block: standard library, others, this package."""
+    plain, froms = set(), {}
+    for _, node in imports:
+        if isinstance(node, ast.Import):
+            plain |= {(a.name, a.asname) for a in node.names}
+        else:
+            froms.setdefault(node.module, set()).update((a.name, a.asname) for a in node.names)
+    groups = {}
+    for name, alias in plain:
+        line = f"import {name}" + (f" as {alias}" if alias else "")
+        groups.setdefault(rank(name), []).append((0, name.lower(), name, alias or "", line))
+    for module, names in froms.items():
+        names = sorted(names, key=lambda n: (kind(n[0]), n[0].lower(), n[0], n[1] or ""))
+        # ruff keeps each renamed import on a line of its own
+        group = groups.setdefault(rank(module), [])
+        unnamed = [n for n, a in names if not a]
+        if unnamed:
+            group.append((1, module.lower(), module, "", wrapped(module, unnamed)))
+        for n, a in names:
+            if a:
+                group.append((1, module.lower(), module, n, f"from {module} import {n} as {a}"))
+    return "\n\n".join("\n".join(entry[-1] for entry in sorted(groups[r])) for r in sorted(groups))
+
+
+def rank(name: str) -> int:
+    root = name.split(".")[0]
+    if root == "__future__":
+        return 0
+    return 1 if root in sys.stdlib_module_names else 3 if root == "annotated" else 2
+
+
+def kind(name: str) -> int:
+    """isort's order inside one import: constants, classes, the rest."""
+    return 0 if name.isupper() and len(name) > 1 else 1 if name[:1].isupper() else 2
+
+
+def wrapped(module: str, names: list[str]) -> str:
+    line = f"from {module} import " + ", ".join(names)
+    return line if len(line) <= WIDTH else f"from {module} import (\n" + "".join(f"    {n},\n" for n in names) + ")"
+
+
+def module_text(chapter: Chapter, imports, bodies) -> str:
+    title = chapter.title.replace("\\", "\\\\").replace('"""', "'''")
+    parts = [f'"""{title}.\n\nGenerated from {chapter.name} {MADE}\n"""\n']
+    if imports:
+        parts.append(merged(imports) + "\n")
+    names = [name_of(n) for _, n in bodies if not name_of(n).startswith("_")]
+    line = "__all__ = [" + ", ".join(f'"{n}"' for n in names) + "]"
+    if len(line) > WIDTH:
+        line = "__all__ = [\n" + "".join(f'    "{n}",\n' for n in names) + "]"
+    parts.append(line + "\n")
+    text, previous = "\n".join(parts), None
+    for cell, node in bodies:
+        constants = isinstance(node, ast.Assign | ast.AnnAssign) and previous is not None
+        gap = "\n" if constants and isinstance(previous, ast.Assign | ast.AnnAssign) else "\n\n"
+        text += gap + "\n".join(line.rstrip() for line in cell.source.strip("\n").splitlines()) + "\n"
+        previous = node
+    return text
+
+
+def main(argv=None, root: Path = ROOT) -> int:
+    parser = argparse.ArgumentParser(description="Make annotated/*.py from the chapters.")
+    parser.add_argument("chapters", nargs="*", metavar="CHAPTER", help="02 or book/02-attention.md; all by default")
+    parser.add_argument("--check", action="store_true", help="write nothing, exit 1 where a module is stale")
+    args = parser.parse_args(argv)
+    package, order, made, failed = root / "annotated", module_order(root), {}, False
+    for path in chosen(args.chapters, root):
+        try:
+            chapter = read(path)
+        except Refused as error:
+            print(error, file=sys.stderr)
+            failed = True
+            continue
+        text, problems = tangle(chapter, order)
+        if chapter.module in made or (chapter.module and order[chapter.module] != chapter.number):
+            problems = [f"{chapter.name}:1: module {chapter.module} is of chapter {order[chapter.module]} already"]
+        for problem in problems:
+            print(problem, file=sys.stderr)
+        failed |= bool(problems)
+        if text is not None and not problems:
+            made[chapter.module] = text
+    for name, text in made.items():
+        target = package / f"{name}.py"
+        if target.exists() and target.read_text(encoding="utf-8") == text:
+            continue
+        print(f"annotated/{name}.py is " + ("not what its chapter says" if args.check else "written"))
+        if args.check:
+            failed = True
+        else:
+            target.write_text(text, encoding="utf-8")
+    return int(orphans(package, root, args.check) or failed)
+
+
+def orphans(package: Path, root: Path, check: bool) -> bool:
+    """Delete modules whose chapter is gone; refuse one that was never made from a chapter."""
+    wanted, failed = set(module_order(root)) | BY_HAND, False
+    for path in sorted(package.glob("*.py")):
+        if path.stem in wanted:
+            continue
+        if MADE not in path.read_text(encoding="utf-8"):
+            print(f"annotated/{path.name}: no chapter makes it", file=sys.stderr)
+            failed = True
+        elif check:
+            print(f"annotated/{path.name} is left over: no chapter makes it any more")
+            failed = True
+        else:
+            path.unlink()
+            print(f"annotated/{path.name} is deleted: no chapter makes it any more")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+
+

@@ -1,0 +1,377 @@
+"""Weave: run each chapter of book/ and keep it, with its outputs, as notebooks/NN-name.ipynb.
+
+    python tools/weave.py [--check] [--force] [--jobs N] [CHAPTER ...]
+
+The notebook is a function of the chapter and of what its code reads: cell ids come from the text,
+counts are 1, figures are reproducible SVG, and timings and progress bars are not kept, so that weaving
+twice changes nothing. A hash of the code cells, the modules they import and the files they name is kept
+in the notebook: a chapter runs again only when that changes; an edit of its prose is copied without a run.
+`--check` runs and writes nothing and exits 1, with a line for every notebook that is not up to date.
+"""
+
+import argparse
+import ast
+import hashlib
+import io
+import os
+import re
+import sys
+import tempfile
+import time
+import tokenize
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import nbformat
+import yaml
+from chapters import ROOT, Chapter, Refused, as_cell, chosen, paths, read
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+LIMIT = 300_000  # bytes of a notebook
+TIMEOUT = 600  # seconds for a cell: a kernel that hangs, not the 60 s a notebook may take
+KEPT = ("module", "paper", "lit")
+SOURCES = {".md", ".json", ".jsonl", ".mplstyle", ".bib", ".txt", ".csv", ".yml"}
+MACHINE = re.compile(r"(?<![\w.:/<])/(?:home|root|tmp|usr|opt|Users|work|mnt|srv|var|private)/[\w.-]")
+ADDRESS = re.compile(r"\bat 0x[0-9a-f]{6,}")
+BAR = re.compile(r"\d+(?:%\|.*\||it).*(?:it/s|s/it|\?it/s|\d\d:\d\d)")
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+# The kernel's configuration, in place of magics and of whatever the user's own profile says.
+PROFILE = """c.InlineBackend.figure_formats = {"svg"}
+c.HistoryManager.enabled = False
+c.Application.log_level = "ERROR"
+"""
+ENVIRONMENT = {
+    "SOURCE_DATE_EPOCH": "0",  # dates in SVG files
+    "PYTHONHASHSEED": "0",
+    "OMP_NUM_THREADS": "1",  # sums come out the same whatever the number of cores
+    "CUDA_VISIBLE_DEVICES": "",  # what is stored was made on a CPU
+    "TQDM_DISABLE": "1",
+    "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+}
+
+LAUNCH = '''import sys
+
+if "google.colab" in sys.modules:  # on Colab, fetch the files this notebook reads; elsewhere they are here
+    import os
+    import subprocess
+
+    url = "{url}"
+    folder = os.path.join("/content", os.path.basename(url))
+    if not os.path.exists(folder):
+        subprocess.run(["git", "clone", "--quiet", "--depth", "1", url, folder], check=True)
+    package = f"{{folder}}[data,figures]"
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "-e", package], check=True)
+    sys.path.insert(0, folder)
+    os.chdir(os.path.join(folder, "notebooks"))'''
+
+
+def profile(folder: str) -> dict[str, str]:
+    """Write the kernel's configuration into a folder; the environment variables that make a kernel use it."""
+    path = Path(folder, "profile_default", "ipython_kernel_config.py")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(PROFILE, encoding="utf-8")
+    return {"IPYTHONDIR": folder}
+
+
+def launch_cell(root: Path):
+    """The first cell: on Colab it clones the repository that _config.yml names; None without an address."""
+    config = root / "_config.yml"
+    settings = yaml.safe_load(config.read_text(encoding="utf-8")) if config.exists() else {}
+    url = (settings or {}).get("repository", {}).get("url")
+    if not url:
+        return None
+    tags = {"tags": ["launch", "remove-cell"]}
+    return nbformat.v4.new_code_cell(source=LAUNCH.format(url=url.rstrip("/")), metadata=tags)
+
+
+def name_cells(cells) -> None:
+    """Give each cell an id made from its source, so that a new cell renames no other."""
+    seen = Counter()
+    for cell in cells:
+        digest = hashlib.sha1(cell.source.encode(), usedforsecurity=False).hexdigest()[:8]
+        seen[digest] += 1
+        cell["id"] = digest if seen[digest] == 1 else f"{digest}-{seen[digest]}"
+
+
+# ---- what a notebook depends on
+
+
+def imported(source: str) -> set[str]:
+    """The names of annotated's modules that a source imports anywhere; `__init__` for the package itself."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [a.name for a in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module] + [f"{node.module}.{a.name}" for a in node.names if node.module == "annotated"]
+        else:
+            continue
+        for name in names:
+            root, _, rest = name.partition(".")
+            if root == "annotated":
+                found.add(rest.split(".")[0] or "__init__")
+    return found
+
+
+def closure(sources: list[str], root: Path) -> list[Path]:
+    """The files of annotated that the sources import, with those that they import in turn."""
+    todo, seen = set().union(*map(imported, sources), set()), set()
+    while todo:
+        name = todo.pop()
+        path = root / "annotated" / f"{name}.py"
+        if path not in seen and path.exists():
+            seen.add(path)
+            todo |= imported(path.read_text(encoding="utf-8"))
+    return sorted(seen)
+
+
+def bare(source: str) -> str:
+    """A source without docstrings, comments and blank lines: editing those runs nothing again."""
+    lines = source.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+            for row in range(node.body[0].lineno, node.body[0].end_lineno + 1):
+                lines[row - 1] = ""
+    return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+def named_files(sources: list[str], root: Path) -> list[Path]:
+    """The files, and the files of the folders, that string constants of the sources name."""
+    found, here = set(), root / "notebooks"
+    for source in sources:
+        for node in ast.walk(ast.parse(source)):
+            if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+                continue
+            text = node.value
+            if not re.fullmatch(r"\.\./[\w./ -]*\w[\w./ -]*", text):
+                continue
+            path = (here / text).resolve()
+            if path.is_file():
+                found.add(path)
+            elif path.is_dir() and root.resolve() in path.parents:
+                found |= {p for p in path.rglob("*") if p.is_file() and wanted(p.relative_to(path))}
+    return sorted(found)
+
+
+def wanted(relative: Path) -> bool:
+    return relative.suffix in SOURCES and not any(part.startswith((".", "_")) for part in relative.parts)
+
+
+def inputs(chapter: Chapter, root: Path) -> str:
+    """The hash of everything that decides the outputs: code cells, imported modules, named files."""
+    sources = [c.source for c in chapter.code()]
+    digest = hashlib.sha256()
+
+    def add(name, data):
+        digest.update(f"{name} {len(data)}\n".encode() + data)
+
+    for cell in chapter.code():
+        add("cell", cell.source.encode())
+        add("tags", b"raises-exception" if "raises-exception" in cell.tags else b"")
+    try:
+        for path in closure(sources, root):
+            add(path.name, bare(path.read_text(encoding="utf-8")).encode())
+        for path in named_files(sources, root):
+            add(path.relative_to(root.resolve()).as_posix(), path.read_bytes())
+    except SyntaxError:
+        pass  # running the chapter reports it where it stands
+    return digest.hexdigest()
+
+
+# ---- making a notebook
+
+
+def assemble(chapter: Chapter, outputs: list, digest: str, root: Path):
+    """The notebook: the chapter's cells, the code cells' outputs, and nothing of the machine."""
+    cells, stored = [as_cell(c) for c in chapter.cells], iter(outputs)
+    for cell in cells:
+        if cell.cell_type == "code":
+            cell.execution_count = 1  # nbval takes a count of None for a cell that was never run
+            cell.outputs = [nbformat.from_dict(o) for o in next(stored)]
+    launch = launch_cell(root)
+    if launch is not None:
+        launch.execution_count = 1
+        cells.insert(0, launch)
+    name_cells(cells)
+    front = {key: chapter.front[key] for key in KEPT if key in chapter.front}
+    metadata = {
+        "annotated": {**front, "chapter": chapter.name, "inputs": digest},
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    return nbformat.v4.new_notebook(cells=cells, metadata=metadata)
+
+
+def text_of(notebook) -> str:
+    """The notebook as it is written: keys sorted, one trailing newline."""
+    return nbformat.writes(notebook, version=4).rstrip("\n") + "\n"
+
+
+def run(chapter: Chapter, root: Path) -> list[list]:
+    """The outputs of the chapter's code cells, one list a cell."""
+    notebook = nbformat.v4.new_notebook(cells=[as_cell(c) for c in chapter.cells])
+    notebook.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+        os.environ.update(ENVIRONMENT, **profile(folder), PYTHONPATH=path)
+        resources = {"metadata": {"path": str(root / "notebooks")}}
+        client = NotebookClient(notebook, timeout=TIMEOUT, kernel_name="python3", resources=resources)
+        try:
+            client.execute()
+        except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+            raise Refused(failure(chapter, notebook, error)) from error
+    cells = [c for c in notebook.cells if c.cell_type == "code"]
+    return [[clean(o, root) for o in c.outputs if not is_bar(o)] for c in cells]
+
+
+def failure(chapter: Chapter, notebook, error) -> str:
+    """`book/02-attention.md:57: ValueError: ...` and the traceback of the cell that failed."""
+    for cell, node in zip(chapter.cells, notebook.cells):
+        for output in node.get("outputs", []):
+            if output.output_type == "error" and "raises-exception" not in cell.tags:
+                trace = ANSI.sub("", "\n".join(output.traceback))
+                lines = re.findall(r"^Cell In\[\d+\], line (\d+)", trace, re.MULTILINE)
+                line = int(lines[0]) if lines else 1
+                return f"{chapter.at(cell, line)}: {output.ename}: {output.evalue}\n{trace}"
+    text = str(error).strip().splitlines() or [type(error).__name__]
+    return f"{chapter.name}:1: {type(error).__name__}: {text[0]}"
+
+
+def is_bar(output) -> bool:
+    """A progress bar on stderr; anything else there is refused by `check_outputs`."""
+    if output.output_type != "stream" or output.name != "stderr":
+        return False
+    parts = [p for p in re.split(r"[\r\n]+", ANSI.sub("", output.text)) if p.strip(" \x1b[A")]
+    return all(BAR.search(p) for p in parts)
+
+
+def clean(output, root: Path) -> dict:
+    """An output without counts, timings and, in tracebacks, the place of this checkout."""
+    output = dict(output)
+    if "execution_count" in output:
+        output["execution_count"] = 1
+    if output["output_type"] == "error":
+        output["traceback"] = [line.replace(f"{root}/", "") for line in output["traceback"]]
+    return output
+
+
+def check_outputs(chapter: Chapter, outputs: list) -> None:
+    """Refuse what would differ on the next machine: stderr, absolute paths, addresses of objects."""
+    for cell, stored in zip(chapter.code(), outputs):
+        for output in stored:
+            if output["output_type"] == "stream" and output["name"] == "stderr":
+                raise Refused(f"{chapter.at(cell)}: the cell writes to stderr: {output['text'].strip()[:300]}")
+            for text in texts(output):
+                for pattern, what in ((MACHINE, "an absolute path"), (ADDRESS, "an object's address")):
+                    if found := pattern.search(text):
+                        part = text[max(0, found.start() - 20) : found.end() + 40]
+                        hint = " (end the cell with a line that shows nothing)" if "Generator" in part else ""
+                        raise Refused(f"{chapter.at(cell)}: {what} in the output: {part.strip()}{hint}")
+
+
+def texts(output) -> list[str]:
+    if output["output_type"] == "stream":
+        return [output["text"]]
+    if output["output_type"] == "error":
+        return [output["evalue"], "\n".join(output["traceback"])]
+    return [str(v) for k, v in output["data"].items() if k.startswith("text/") or k == "application/json"]
+
+
+def weave(path: Path, root: Path = ROOT, check: bool = False, force: bool = False) -> tuple[str, str]:
+    """Bring one notebook up to date. What was done (`same`, `copied`, `run`, `stale`) and a line to print."""
+    target = root / "notebooks" / f"{path.stem}.ipynb"
+    chapter = read(path)
+    digest = inputs(chapter, root)
+    old_text = target.read_text(encoding="utf-8") if target.exists() else ""
+    outputs = None if force else stored_outputs(old_text, digest, chapter)
+    if outputs is not None:
+        text = text_of(assemble(chapter, outputs, digest, root))
+        if text == old_text:
+            return "same", ""
+        if check:
+            return "stale", f"notebooks/{target.name} does not say what {chapter.name} says"
+    elif check:
+        return "stale", f"notebooks/{target.name} must run again: its code, a module or a record changed"
+    seconds = 0.0
+    if outputs is None:
+        start = time.perf_counter()
+        outputs = run(chapter, root)
+        seconds = time.perf_counter() - start
+        check_outputs(chapter, outputs)
+        text = text_of(assemble(chapter, outputs, digest, root))
+    if (size := len(text.encode())) > LIMIT:
+        raise Refused(f"{chapter.name}:1: the notebook weighs {size:,} bytes, {LIMIT:,} are allowed{heaviest(outputs)}")
+    target.parent.mkdir(exist_ok=True)
+    if text != old_text:
+        target.write_text(text, encoding="utf-8")
+    if seconds:
+        return "run", f"notebooks/{target.name}: ran {seconds:.1f} s, {size / 1000:.0f} kB"
+    return "copied", f"notebooks/{target.name}: prose only, nothing run"
+
+
+def heaviest(outputs) -> str:
+    sizes = [sum(len(str(o)) for o in stored) for stored in outputs]
+    return f" (code cell {sizes.index(max(sizes)) + 1} alone {max(sizes):,})" if sizes else ""
+
+
+def stored_outputs(text: str, digest: str, chapter: Chapter):
+    """The outputs a notebook holds, if they were made by the same inputs; else None."""
+    try:
+        notebook = nbformat.reads(text, as_version=4)
+        if notebook.metadata["annotated"]["inputs"] != digest:
+            return None
+    except Exception:  # no notebook, or not one of ours: run the chapter
+        return None
+    cells = [c for c in notebook.cells if c.cell_type == "code" and "launch" not in c.metadata.get("tags", [])]
+    if [c.source for c in cells] != [c.source for c in chapter.code()]:
+        return None
+    return [c.outputs for c in cells]
+
+
+def attempt(job) -> tuple[str, str]:
+    """`weave` for a worker process: a refusal comes back as text."""
+    try:
+        return weave(*job)
+    except Refused as error:
+        return "failed", str(error)
+
+
+def orphans(root: Path) -> list[Path]:
+    stems = {p.stem for p in paths(root)}
+    return [p for p in sorted((root / "notebooks").glob("*.ipynb")) if p.stem not in stems]
+
+
+def main(argv=None, root: Path = ROOT) -> int:
+    parser = argparse.ArgumentParser(description="Run the chapters whose inputs changed; make notebooks/*.ipynb.")
+    parser.add_argument("chapters", nargs="*", metavar="CHAPTER", help="02 or book/02-attention.md; all by default")
+    parser.add_argument("--check", action="store_true", help="run and write nothing, exit 1 where a notebook is stale")
+    parser.add_argument("--force", action="store_true", help="run even what did not change")
+    parser.add_argument("--jobs", type=int, default=1, help="chapters at a time (default 1)")
+    args = parser.parse_args(argv)
+    jobs = [(path, root, args.check, args.force) for path in chosen(args.chapters, root)]
+    failed, total, start = False, Counter(), time.perf_counter()
+    with ProcessPoolExecutor(max_workers=max(1, min(args.jobs, len(jobs) or 1))) as pool:
+        for what, line in pool.map(attempt, jobs):
+            total[what] += 1
+            failed |= what in ("failed", "stale")
+            if line:
+                print(line, file=sys.stderr if what == "failed" else sys.stdout, flush=True)
+    for path in orphans(root):
+        print(f"notebooks/{path.name}: no chapter makes it" + ("" if args.check else "; deleted"))
+        failed |= args.check
+        if not args.check:
+            path.unlink()
+    done = ", ".join(f"{n} {what}" for what, n in sorted(total.items()))
+    print(f"notebooks: {done or 'none'} ({time.perf_counter() - start:.1f} s)")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
