@@ -26,6 +26,7 @@ from pathlib import Path
 import nbformat
 import yaml
 from chapters import ROOT, Chapter, Refused, as_cell, chosen, paths, read
+from kernel import WEAVING, profile
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
@@ -37,20 +38,6 @@ MACHINE = re.compile(r"(?<![\w.:/<])/(?:home|root|tmp|usr|opt|Users|work|mnt|srv
 ADDRESS = re.compile(r"\bat 0x[0-9a-f]{6,}")
 BAR = re.compile(r"\d+(?:%\|.*\||it).*(?:it/s|s/it|\?it/s|\d\d:\d\d)")
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
-
-# The kernel's configuration, in place of magics and of whatever the user's own profile says.
-PROFILE = """c.InlineBackend.figure_formats = {"svg"}
-c.HistoryManager.enabled = False
-c.Application.log_level = "ERROR"
-"""
-ENVIRONMENT = {
-    "SOURCE_DATE_EPOCH": "0",  # dates in SVG files
-    "PYTHONHASHSEED": "0",
-    "OMP_NUM_THREADS": "1",  # sums come out the same whatever the number of cores
-    "CUDA_VISIBLE_DEVICES": "",  # what is stored was made on a CPU
-    "TQDM_DISABLE": "1",
-    "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-}
 
 LAUNCH = '''import sys
 
@@ -66,14 +53,6 @@ if "google.colab" in sys.modules:  # on Colab, fetch the files this notebook rea
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "-e", package], check=True)
     sys.path.insert(0, folder)
     os.chdir(os.path.join(folder, "notebooks"))'''
-
-
-def profile(folder: str) -> dict[str, str]:
-    """Write the kernel's configuration into a folder; the environment variables that make a kernel use it."""
-    path = Path(folder, "profile_default", "ipython_kernel_config.py")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(PROFILE, encoding="utf-8")
-    return {"IPYTHONDIR": folder}
 
 
 def launch_cell(root: Path):
@@ -220,7 +199,7 @@ def run(chapter: Chapter, root: Path) -> list[list]:
     notebook.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
     with tempfile.TemporaryDirectory() as folder:
         path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
-        os.environ.update(ENVIRONMENT, **profile(folder), PYTHONPATH=path)
+        os.environ.update(WEAVING, **profile(folder), PYTHONPATH=path)
         resources = {"metadata": {"path": str(root / "notebooks")}}
         client = NotebookClient(notebook, timeout=TIMEOUT, kernel_name="python3", resources=resources)
         try:

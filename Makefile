@@ -1,0 +1,79 @@
+# make book   the page, from a fresh machine with Python 3.11 or newer; prints where it is
+# make test   everything that is checked
+# CONTRIBUTING.md says what the others are for.
+
+VENV ?= .venv
+PY = $(VENV)/bin/python
+JOBS ?= 2
+PORT ?= 8000
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+STAMP = $(VENV)/.installed
+PAGE = _build/.page
+SOURCES = _config.yml _toc.yml $(wildcard *.md book/*.* book/*/*.* notebooks/*.ipynb annotated/*.py tools/mathjax.py)
+
+.PHONY: book html test lint weave tangle untangle serve bench gpu clean
+.DELETE_ON_ERROR:
+
+book: html
+	@echo "The book: $(CURDIR)/_build/html/index.html"
+
+html: $(PAGE)
+
+# A build with a warning fails and forgets what it read: the next one must not pass by reading less.
+$(PAGE): $(STAMP) $(SOURCES)
+	@if [ -f tools/mathjax.py ]; then $(PY) tools/mathjax.py; fi
+	@$(VENV)/bin/jupyter-book build -W -n --keep-going . || { rm -rf _build/.doctrees _build/.page; exit 1; }
+	@touch $@
+
+test: $(STAMP)
+	@failed=""; \
+	$(MAKE) --no-print-directory lint || failed="$$failed lint"; \
+	$(MAKE) --no-print-directory html || failed="$$failed html"; \
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile --nbval tests notebooks || failed="$$failed pytest"; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
+
+lint: $(STAMP)
+	@failed=0; \
+	$(PY) -m ruff check --quiet . || failed=1; \
+	$(PY) tools/tangle.py --check || failed=1; \
+	$(PY) tools/collect.py --check || failed=1; \
+	$(PY) tools/weave.py --check || failed=1; \
+	$(PY) tools/layout.py || failed=1; \
+	exit $$failed
+
+tangle: $(STAMP)
+	@$(PY) tools/tangle.py
+	@$(PY) tools/collect.py
+
+weave: tangle
+	@$(PY) tools/weave.py --jobs $(JOBS)
+
+untangle: $(STAMP)
+	@$(PY) tools/untangle.py
+
+serve: book
+	@echo "http://localhost:$(PORT)"
+	@$(PY) -m http.server --directory _build/html $(PORT)
+
+bench: $(STAMP)
+	@for script in benchmarks/*.py; do [ -e "$$script" ] || continue; echo "$$script"; $(PY) $$script || exit 1; done
+
+# On a machine with a GPU: the tests that need one, and every notebook run there (errors count, outputs may differ).
+gpu: $(STAMP)
+	@$(PY) -c 'import torch, sys; sys.exit(None if torch.cuda.is_available() else "make gpu: torch finds no CUDA device")'
+	@$(PY) -m pytest --nbval-lax -m "gpu or not needs_data" tests notebooks --ignore=tests/test_page.py
+
+$(STAMP): requirements.txt pyproject.toml
+	@[ -n "$(PYTHON)" ] || { echo "make: Python 3.11 or newer is needed; PYTHON=path names one"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "make: $(PYTHON) has no venv module; on Debian or Ubuntu: apt install python3-venv"; exit 1; }
+	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV)
+	@echo "Installing requirements.txt into $(VENV), a few minutes the first time"
+	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+clean:
+	rm -rf _build .pytest_cache .ruff_cache build *.egg-info
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,74 @@
+"""Settings of every test run, for the unit tests and for the notebooks' kernels."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
+
+from kernel import REPRODUCIBLE, profile  # noqa: E402
+
+for name, value in REPRODUCIBLE.items():
+    os.environ.setdefault(name, value)
+FOLDER = tempfile.TemporaryDirectory()
+os.environ.update(profile(FOLDER.name))
+
+# With ANNOTATED_NO_SKIP=1 (.ci/run) a test may skip only for want of these.
+MAY_SKIP = ("needs_data", "gpu")
+
+
+def pytest_collection_modifyitems(items):
+    """Skip what needs a CUDA device where there is none."""
+    for item in items:
+        if item.get_closest_marker("gpu") and not has_cuda():
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Where everything can be provided, a skip is a failure."""
+    report = yield
+    excused = any(item.get_closest_marker(name) for name in MAY_SKIP)
+    if os.environ.get("ANNOTATED_NO_SKIP") and report.skipped and not hasattr(report, "wasxfail") and not excused:
+        report.outcome = "failed"
+        report.longrepr = f"avoidable skip: {reason(report)}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """The same for a whole file that skips itself."""
+    report = yield
+    if os.environ.get("ANNOTATED_NO_SKIP") and report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"avoidable skip of a whole file: {reason(report)}"
+    return report
+
+
+def reason(report) -> str:
+    return report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+
+
+@pytest.fixture
+def book(tmp_path):
+    """An empty book in a temporary folder; `book(name, text)` writes a chapter and returns its path."""
+    for folder in ("book", "annotated", "notebooks", "results"):
+        (tmp_path / folder).mkdir()
+
+    def write(name: str, text: str) -> Path:
+        path = tmp_path / "book" / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    write.root = tmp_path
+    return write
