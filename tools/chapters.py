@@ -1,6 +1,8 @@
 """What every tool here needs: the chapters of book/, cell by cell, with the line each cell stands on."""
 
 import ast
+import hashlib
+import json
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -157,3 +159,29 @@ def as_cell(cell: Cell):
     """A notebook cell without outputs."""
     make = {"code": nbformat.v4.new_code_cell, "markdown": nbformat.v4.new_markdown_cell}
     return make.get(cell.kind, nbformat.v4.new_raw_cell)(source=cell.source, metadata=cell.metadata)
+
+
+EDITOR_KEYS = ("execution", "ExecuteTime", "collapsed", "scrolled", "jupyter", "editable", "slideshow", "outputId")
+
+
+def contents(cells) -> list[tuple]:
+    """What a chapter and its notebook have in common: kind, source and metadata of each cell.
+
+    The launch cell, cells left empty and what editors add to the metadata are left out.
+    """
+    rows = []
+    for cell in cells:
+        metadata = {k: v for k, v in plain(cell.metadata).items() if k not in EDITOR_KEYS}
+        if cell.source.strip() and "launch" not in metadata.get("tags", []):
+            rows.append((getattr(cell, "kind", None) or cell.cell_type, cell.source, metadata))
+    return rows
+
+
+def digest_of(rows: list[tuple]) -> str:
+    return hashlib.sha256(json.dumps(rows, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def edited(notebook) -> bool:
+    """Whether a notebook's cells are no longer those that weaving wrote."""
+    kept = notebook.metadata.get("annotated", {}).get("cells")
+    return kept is not None and kept != digest_of(contents(notebook.cells))

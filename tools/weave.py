@@ -25,7 +25,7 @@ from pathlib import Path
 
 import nbformat
 import yaml
-from chapters import ROOT, Chapter, Refused, as_cell, chosen, paths, read
+from chapters import ROOT, Chapter, Refused, as_cell, chosen, contents, digest_of, edited, paths, read
 from kernel import WEAVING, profile
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -180,8 +180,9 @@ def assemble(chapter: Chapter, outputs: list, digest: str, root: Path):
         cells.insert(0, launch)
     name_cells(cells)
     front = {key: chapter.front[key] for key in KEPT if key in chapter.front}
+    made_of = {"chapter": chapter.name, "cells": digest_of(contents(chapter.cells)), "inputs": digest}
     metadata = {
-        "annotated": {**front, "chapter": chapter.name, "inputs": digest},
+        "annotated": {**front, **made_of},
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
     }
@@ -269,6 +270,9 @@ def weave(path: Path, root: Path = ROOT, check: bool = False, force: bool = Fals
     chapter = read(path)
     digest = inputs(chapter, root)
     old_text = target.read_text(encoding="utf-8") if target.exists() else ""
+    if not force and edits_at_stake(old_text, chapter):
+        message = f"notebooks/{target.name} was edited: `make untangle` carries that into {chapter.name}"
+        raise Refused(message + "; --force drops it")
     outputs = None if force else stored_outputs(old_text, digest, chapter)
     if outputs is not None:
         text = text_of(assemble(chapter, outputs, digest, root))
@@ -298,6 +302,15 @@ def weave(path: Path, root: Path = ROOT, check: bool = False, force: bool = Fals
 def heaviest(outputs) -> str:
     sizes = [sum(len(str(o)) for o in stored) for stored in outputs]
     return f" (code cell {sizes.index(max(sizes)) + 1} alone {max(sizes):,})" if sizes else ""
+
+
+def edits_at_stake(text: str, chapter: Chapter) -> bool:
+    """Whether the notebook holds edits, made in Jupyter, that the chapter does not have."""
+    try:
+        notebook = nbformat.reads(text, as_version=4)
+    except Exception:  # no notebook yet, or a damaged one
+        return False
+    return edited(notebook) and contents(notebook.cells) != contents(chapter.cells)
 
 
 def stored_outputs(text: str, digest: str, chapter: Chapter):

@@ -1,0 +1,208 @@
+"""Tangling makes the module the chapter says, and refuses, with the line, what the rules forbid."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tangle
+from chapters import ROOT
+
+HEAD = "---\nmodule: attention\n---\n\n# Attention\n\nWords.\n"
+
+
+def cell(source: str, tags: str = "export") -> str:
+    return f"\n```{{code-cell}}\n:tags: [{tags}]\n\n{source}\n```\n"
+
+
+GOOD = HEAD + "".join(
+    cell(source)
+    for source in (
+        "import torch\nfrom math import sqrt, pi",
+        "from collections import Counter as Bag\nimport numpy as np\nfrom math import e",
+        "WIDTH: int = 3  # the narrowest",
+        "NAMES = ('a', 'b')",
+        '@torch.no_grad()\ndef scale(x):\n    """Scale (section 3.2.1)."""\n    return x / sqrt(WIDTH)  # (B, T)',
+        "def _helper(x):\n    return Bag(x), pi, e, np.pi",
+        'class Layer:\n    """A layer."""\n\n    size: int = 2',
+    )
+)
+
+MADE = '''"""Attention.
+
+Generated from book/02-attention.md by tools/tangle.py: edit the chapter, not this file.
+"""
+
+from collections import Counter as Bag
+from math import e, pi, sqrt
+
+import numpy as np
+import torch
+
+__all__ = ["WIDTH", "NAMES", "scale", "Layer"]
+
+
+WIDTH: int = 3  # the narrowest
+
+NAMES = ('a', 'b')
+
+
+@torch.no_grad()
+def scale(x):
+    """Scale (section 3.2.1)."""
+    return x / sqrt(WIDTH)  # (B, T)
+
+
+def _helper(x):
+    return Bag(x), pi, e, np.pi
+
+
+class Layer:
+    """A layer."""
+
+    size: int = 2
+'''
+
+
+def test_the_module_is_what_the_chapter_says(book):
+    book("02-attention.md", GOOD + cell("print(1)", "setup"))
+    assert tangle.main([], book.root) == 0
+    assert (book.root / "annotated/attention.py").read_text() == MADE
+
+
+def test_the_module_passes_ruff(book):
+    book("02-attention.md", GOOD)
+    tangle.main([], book.root)
+    config = str(ROOT / "pyproject.toml")
+    command = [sys.executable, "-m", "ruff", "check", "--config", config, str(book.root / "annotated")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_imports_merge_in_the_order_that_ruff_wants(book):
+    imports = (
+        "from torch.nn import functional as F\nfrom torch import Tensor, nn\nimport torch.nn.functional\nimport torch\n"
+        "from tqdm import tqdm\nfrom typing import Any\nfrom pathlib import Path\nimport os\nimport json as js\n"
+        "from dataclasses import replace, dataclass, MISSING"
+    )
+    used = "torch, F, Tensor, nn, tqdm, Any, Path, os, js, replace, dataclass, MISSING"
+    book("02-attention.md", HEAD + cell(imports) + cell(f"EVERY = ({used})"))
+    assert tangle.main([], book.root) == 0
+    made = book.root / "annotated/attention.py"
+    config = str(ROOT / "pyproject.toml")
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--config", config, str(made)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + made.read_text()
+
+
+def test_check_writes_nothing_and_names_each_stale_file(book, capsys):
+    book("02-attention.md", GOOD)
+    assert tangle.main(["--check"], book.root) == 1
+    assert not (book.root / "annotated/attention.py").exists()
+    assert capsys.readouterr().out == "annotated/attention.py is not what its chapter says\n"
+    assert tangle.main([], book.root) == 0
+    capsys.readouterr()
+    assert tangle.main(["--check"], book.root) == 0
+    assert capsys.readouterr().out == ""
+
+
+LONG = "\n".join(f"    x = {i}" for i in range(19)) + "\n    return x"
+METHOD = "    def m{0}(self):\n" + "\n".join(f"        x = {i}" for i in range(14)) + "\n        return x\n"
+REFUSED = {
+    "bound twice": (cell("X = 1") + cell("X = 2"), 18, "X is bound twice, first on line 12"),
+    "mixed": (cell("import os\nX = os"), 12, "imports stand in exported cells of their own"),
+    "several names": (cell("X = 1\nY = 2"), 13, "binds one name"),
+    "tuple target": (cell("X, Y = 1, 2"), 12, "one plain name"),
+    "chained": (cell("X = Y = 2"), 12, "one plain name"),
+    "no value": (cell("X: int"), 12, "to a value"),
+    "attribute": (cell("X.y = 1"), 12, "one plain name"),
+    "statement": (cell("if True:\n    X = 1"), 12, "a function, a class, a constant, or imports"),
+    "string after a constant": (cell('X = 1\n"""It would be shown as output."""'), 13, "binds one name"),
+    "lines": (cell(f'def f(x):\n    "Doc."\n{LONG}\n'), 12, "f has 21 lines, 20 are allowed"),
+    "arguments": (cell('def f(a, b, c, d, /, e, *, f, g):\n    "Doc."'), 12, "f has 7 arguments, 6 are allowed"),
+    "class lines": (cell('class C:\n    "Doc."\n' + "".join(METHOD.format(i) for i in range(3))), 12, "49 lines"),
+    "method lines": (cell(f'class C:\n    "Doc."\n    def f(self):\n{LONG.replace("    ", "        ")}'), 14, "21 lines"),
+    "later chapter": (cell("from annotated.masks import causal_mask"), 12, "annotated.masks is chapter 03"),
+    "itself": (cell("from annotated.attention import X"), 12, "annotated.attention is chapter 02"),
+    "no such chapter": (cell("from annotated.nothing import X"), 12, "no chapter makes annotated.nothing"),
+    "whole package": (cell("import annotated"), 12, "import from the chapter's module"),
+    "other package": (cell("import requests"), 12, "requests: not in the package"),
+    "extra at the top": (cell("import matplotlib.pyplot as plt"), 12, "inside the function that needs it"),
+    "other package inside": (cell('def f():\n    "Doc."\n    import requests'), 14, "requests: not in the package"),
+    "star": (cell("from math import *"), 12, "name what they import"),
+    "relative": (cell("from .masks import x"), 12, "absolute module"),
+    "docstring": (cell("def f(x):\n    return x"), 12, "f has no docstring"),
+    "magic": (cell("%matplotlib inline\nX = 1"), 12, "no magics in exported cells"),
+    "shell": (cell("X = 1\n!ls"), 13, "no magics in exported cells"),
+    "not Python": (cell("X = (1"), 12, "not Python"),
+    "print": (cell('def f(x):\n    "Doc."\n    print(x)'), 14, "prints nothing"),
+    "seed": (cell('def f(torch):\n    "Doc."\n    torch.manual_seed(0)'), 14, "sets no seed"),
+    "global": (cell('def f():\n    "Doc."\n    global X\n    X = 1'), 14, "no global"),
+    "import and name": (cell("import os") + cell("os = 1"), 12, "os is imported here and bound on line 18"),
+    "bound later": (cell('def f():\n    "Doc."') + cell("def f():\n    return 2", "check"), 19, "f is exported"),
+    "patched later": (cell('def f():\n    "Doc."') + cell("x, f.y = 1, 2", "check"), 19, "must not change it"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_with_chapter_and_line(book, capsys, case):
+    body, line, message = REFUSED[case]
+    book("02-attention.md", HEAD + body)
+    book("03-masks.md", HEAD.replace("attention", "masks") + cell("Z = 1"))
+    assert tangle.main([], book.root) == 1
+    problems = capsys.readouterr().err.splitlines()
+    assert len(problems) == 1, problems
+    assert problems[0].startswith(f"book/02-attention.md:{line}: ") and message in problems[0], problems
+    assert not (book.root / "annotated/attention.py").exists()
+    assert (book.root / "annotated/masks.py").exists(), "one chapter's fault must not hold up the others"
+
+
+DOC = '    """A docstring.\n\n    Of several lines.\n    """\n    # a comment\n\n'
+ALLOWED = {
+    "20 lines": cell("def f(x):\n" + DOC + LONG.split("\n", 1)[1]),
+    "6 arguments": cell('def f(a, b, c, *d, e, **f):\n    "Doc."'),
+    "self is not counted": cell('class C:\n    "Doc."\n    def f(self, a, b, c, d, e, f): ...\n'),
+    "Config": cell('class Config:\n    "Doc."\n' + "".join(METHOD.format(i) for i in range(4))),
+    "private": cell("def _f(x):\n    return x"),
+    "extra inside": cell('def f():\n    "Doc."\n    import sacrebleu\n    return sacrebleu'),
+    "earlier chapter": cell("from annotated.recurrent import R"),
+    "string with a number sign": cell('X = """\n# no comment\n"""'),
+}
+
+
+@pytest.mark.parametrize("case", ALLOWED)
+def test_allowed(book, capsys, case):
+    book("01-recurrent.md", HEAD.replace("attention", "recurrent") + cell("R = 1"))
+    book("02-attention.md", HEAD + ALLOWED[case])
+    assert tangle.main([], book.root) == 0, capsys.readouterr().err
+
+
+def test_one_module_has_one_chapter(book, capsys):
+    book("02-attention.md", GOOD)
+    book("03-again.md", GOOD)
+    assert tangle.main([], book.root) == 1
+    assert "book/03-again.md:1: module attention is of chapter 02 already" in capsys.readouterr().err
+
+
+def test_exported_cells_need_a_module(book, capsys):
+    book("02-attention.md", GOOD.replace("module: attention", "title: x"))
+    assert tangle.main([], book.root) == 1
+    assert "need a `module:`" in capsys.readouterr().err
+
+
+def test_a_module_whose_chapter_is_gone_goes_too(book, capsys):
+    chapter = book("02-attention.md", GOOD)
+    tangle.main([], book.root)
+    chapter.unlink()
+    assert tangle.main(["--check"], book.root) == 1
+    assert (book.root / "annotated/attention.py").exists()
+    assert tangle.main([], book.root) == 0
+    assert not (book.root / "annotated/attention.py").exists()
+
+
+def test_a_module_that_no_chapter_made_is_refused_and_kept(book, capsys):
+    (book.root / "annotated/stray.py").write_text("X = 1\n")
+    assert tangle.main([], book.root) == 1
+    assert "annotated/stray.py: no chapter makes it" in capsys.readouterr().err
+    assert Path(book.root / "annotated/stray.py").exists()
