@@ -1,0 +1,80 @@
+"""Layers: residuals, normalisation, feed-forward.
+
+Generated from book/05-layers.md by tools/tangle.py: edit the chapter, not this file.
+"""
+
+import torch
+from torch import nn
+
+__all__ = ["LayerNorm", "FeedForward", "AddNorm", "PreNorm"]
+
+
+class LayerNorm(nn.Module):
+    """Normalise each position over its d_model features, then scale and shift (section 3.1).
+
+    Args:
+        d_model: number of features.
+        eps: added to the variance, inside the root; the paper gives none, released code 1e-6.
+    """
+
+    def __init__(self, d_model, eps=1e-6):
+        super().__init__()
+        self.eps = eps
+        self.gain = nn.Parameter(torch.ones(d_model))
+        self.bias = nn.Parameter(torch.zeros(d_model))
+
+    def forward(self, x):
+        """Normalise x, (..., d_model), to the same shape."""
+        mean = x.mean(-1, keepdim=True)  # (..., 1)
+        variance = x.var(-1, keepdim=True, correction=0)  # (..., 1)
+        return self.gain * (x - mean) / torch.sqrt(variance + self.eps) + self.bias  # (..., d_model)
+
+
+class FeedForward(nn.Module):
+    """The same two-layer network at every position (section 3.3, Eq. 2).
+
+    Args:
+        d_model: width of what comes in and goes out.
+        d_ff: width between the two layers.
+        activation: max(0, x) in the paper.
+        P_drop: dropout after the activation; 0 in the paper, 0.1 in later released code.
+    """
+
+    def __init__(self, d_model, d_ff, activation=torch.relu, P_drop=0.0):
+        super().__init__()
+        self.W_1 = nn.Linear(d_model, d_ff)
+        self.W_2 = nn.Linear(d_ff, d_model)
+        self.activation = activation
+        self.dropout = nn.Dropout(P_drop)
+
+    def forward(self, x):
+        """Map x, (..., d_model), position by position, to the same shape."""
+        hidden = self.dropout(self.activation(self.W_1(x)))  # (..., d_ff)
+        return self.W_2(hidden)  # (..., d_model)
+
+
+class AddNorm(nn.Module):
+    """LayerNorm(x + Dropout(Sublayer(x))): the paper's order (sections 3.1 and 5.4).
+
+    Args:
+        d_model: number of features.
+        P_drop: dropout on the sub-layer's output, before it is added.
+        eps: of the normalisation.
+    """
+
+    def __init__(self, d_model, P_drop=0.0, eps=1e-6):
+        super().__init__()
+        self.norm = LayerNorm(d_model, eps)
+        self.dropout = nn.Dropout(P_drop)
+
+    def forward(self, x, sublayer):
+        """Wrap sublayer, a function from (B, T, d_model) to the same shape, around x."""
+        return self.norm(x + self.dropout(sublayer(x)))
+
+
+class PreNorm(AddNorm):
+    """x + Dropout(Sublayer(LayerNorm(x))): the order of the released code from 2017-10 on."""
+
+    def forward(self, x, sublayer):
+        """Wrap sublayer, a function from (B, T, d_model) to the same shape, around x."""
+        return x + self.dropout(sublayer(self.norm(x)))

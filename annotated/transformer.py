@@ -1,0 +1,324 @@
+"""The Transformer.
+
+Generated from book/07-transformer.md by tools/tangle.py: edit the chapter, not this file.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from annotated.attention import scaled_dot_product_attention
+from annotated.embedding import Embedding, LearnedPositions, halves_encoding, positional_encoding
+from annotated.layers import AddNorm, FeedForward, LayerNorm, PreNorm
+from annotated.masks import causal_mask, padding_mask
+from annotated.multihead import AttentionDropout, MultiHeadAttention
+
+__all__ = [
+    "HeadWidth",
+    "Config",
+    "NORMS",
+    "ACTIVATIONS",
+    "POSITIONS",
+    "BASE",
+    "BIG",
+    "TINY",
+    "sublayers",
+    "EncoderLayer",
+    "Encoder",
+    "DecoderLayer",
+    "Decoder",
+    "Transformer",
+    "check_ids",
+    "initialise",
+]
+
+
+class HeadWidth(int):
+    """A d_k or d_v that was left out, and so follows d_model / h when a copy changes either."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The sizes and choices of a model, in the paper's symbols (Table 3); a copy states what differs.
+
+    Defaults are the base model's and the paper's; where the paper is silent, the comment says what is chosen.
+
+    Raises:
+        ValueError: if a field makes no model; the message names the field.
+    """
+
+    N: int = 6  # layers in the encoder, and in the decoder
+    d_model: int = 512
+    d_ff: int = 2048
+    h: int = 8
+    d_k: int | None = None  # None: d_model / h, and filled in
+    d_v: int | None = None
+    P_drop: float = 0.1
+    eps_ls: float = 0.1
+    vocab: int = 37000  # section 5.1: "about 37000"
+    source_vocab: int | None = None  # None: one vocabulary and one matrix for both languages (section 3.4)
+    pad: int = 0
+    bos: int = 1
+    eos: int = 2
+    unk: int = 3
+    norm: str = "post"  # "post": section 3.1; "pre": the released code from 2017-10 on
+    final_norm: bool = False  # a LayerNorm after the last layer, which pre-norm needs
+    eps_norm: float = 1e-6  # the paper gives none; this is the released code's
+    bias: bool = False  # of the projections in attention; the formula of section 3.2.2 has none
+    activation: str = "relu"  # Eq. 2; also "gelu", "swish"
+    positions: str = "sinusoidal"  # section 3.5; "halves": the released code; "learned": Table 3, row E
+    max_positions: int = 1024  # of learned positions only
+    P_drop_attention: float = 0.0  # section 5.4 has none; 0.1 in later released code
+    P_drop_ffn: float = 0.0  # the same
+
+    def __post_init__(self):
+        for name in ("N", "d_model", "d_ff", "h", "vocab", "max_positions"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        for name in ("P_drop", "eps_ls", "P_drop_attention", "P_drop_ffn"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
+        for name, known in (("norm", NORMS), ("activation", ACTIVATIONS), ("positions", POSITIONS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        if self.d_model % 2 and self.positions != "learned":
+            raise ValueError(f"d_model must be even for sines and cosines in pairs, got {self.d_model}")
+        for name in ("d_k", "d_v"):
+            if isinstance(getattr(self, name), HeadWidth | None):
+                if self.d_model % self.h:
+                    raise ValueError(f"h={self.h} does not divide d_model={self.d_model}: change one, or give d_k and d_v")
+                object.__setattr__(self, name, HeadWidth(self.d_model // self.h))  # frozen, but not yet in use
+            elif getattr(self, name) < 1:
+                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
+
+
+NORMS = {"post": AddNorm, "pre": PreNorm}
+
+ACTIVATIONS = {"relu": torch.relu, "gelu": F.gelu, "swish": F.silu}
+
+POSITIONS = {
+    "sinusoidal": lambda config: partial(positional_encoding, d_model=config.d_model),
+    "halves": lambda config: partial(halves_encoding, d_model=config.d_model),
+    "learned": lambda config: LearnedPositions(config.max_positions, config.d_model),
+}
+
+BASE = Config()
+
+BIG = replace(BASE, d_model=1024, d_ff=4096, h=16, P_drop=0.3)
+
+TINY = replace(BASE, N=2, d_model=128, d_ff=512, h=4, vocab=1000)
+
+
+def sublayers(config, attention):
+    """What the layers of both stacks are made of: three makers, of attention, feed-forward and residual connection.
+
+    Args:
+        config: the sizes and choices.
+        attention: a function called with (Q, K, V, mask, dropout).
+    """
+    if config.P_drop_attention:
+        attention = AttentionDropout(attention, config.P_drop_attention)
+    c = config
+    return (
+        partial(MultiHeadAttention, c.d_model, c.h, c.d_k, c.d_v, c.bias, attention),
+        partial(FeedForward, c.d_model, c.d_ff, ACTIVATIONS[c.activation], c.P_drop_ffn),
+        partial(NORMS[c.norm], c.d_model, c.P_drop, c.eps_norm),
+    )
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then a feed-forward network (section 3.1, Figure 1 left).
+
+    Args:
+        config: the sizes and choices.
+        attention: a function called with (Q, K, V, mask, dropout).
+    """
+
+    def __init__(self, config, attention=scaled_dot_product_attention):
+        super().__init__()
+        attend, feed_forward, add_norm = sublayers(config, attention)
+        self.self_attention, self.feed_forward = attend(), feed_forward()
+        self.add_norm = nn.ModuleList(add_norm() for _ in range(2))
+
+    def forward(self, x, mask=None):
+        """Map x, (B, S, d_model), to the same shape; mask as in attention."""
+        x = self.add_norm[0](x, lambda x: self.self_attention(x, x, mask))  # (B, S, d_model)
+        return self.add_norm[1](x, self.feed_forward)  # (B, S, d_model)
+
+
+class Encoder(nn.Module):
+    """N layers, one on the other (section 3.1).
+
+    Args:
+        config: the sizes and choices.
+        attention: a function called with (Q, K, V, mask, dropout).
+    """
+
+    def __init__(self, config, attention=scaled_dot_product_attention):
+        super().__init__()
+        self.layers = nn.ModuleList(EncoderLayer(config, attention) for _ in range(config.N))
+        self.norm = LayerNorm(config.d_model, config.eps_norm) if config.final_norm else nn.Identity()
+
+    def forward(self, x, mask=None):
+        """Map embedded sources, (B, S, d_model), to memory of the same shape."""
+        for layer in self.layers:
+            x = layer(x, mask)
+        return self.norm(x)
+
+
+class DecoderLayer(nn.Module):
+    """Masked self-attention, attention to the encoder's output, feed-forward (section 3.1, Figure 1 right).
+
+    Args:
+        config: the sizes and choices.
+        attention: a function called with (Q, K, V, mask, dropout).
+    """
+
+    def __init__(self, config, attention=scaled_dot_product_attention):
+        super().__init__()
+        attend, feed_forward, add_norm = sublayers(config, attention)
+        self.self_attention, self.cross_attention, self.feed_forward = attend(), attend(), feed_forward()
+        self.add_norm = nn.ModuleList(add_norm() for _ in range(3))
+
+    def forward(self, x, memory, causal, mask=None):
+        """Map x, (B, T, d_model), to the same shape; memory is (B, S, d_model), the masks as in attention."""
+        x = self.add_norm[0](x, lambda x: self.self_attention(x, x, causal))  # (B, T, d_model)
+        x = self.add_norm[1](x, lambda x: self.cross_attention(x, memory, mask))  # (B, T, d_model)
+        return self.add_norm[2](x, self.feed_forward)  # (B, T, d_model)
+
+    def start(self, memory):
+        """Keys and values before the first step: none of the target's, all of the memory's."""
+        K, V = self.self_attention.keys_values(memory[:, :0])  # (B, h, 0, d_k)
+        return K, V, *self.cross_attention.keys_values(memory)
+
+    def step(self, x, cache, mask=None):
+        """One position, x (B, 1, d_model), given the keys and values of those before; returns x and the new cache."""
+        K, V, K_memory, V_memory = cache
+
+        def look_back(x):
+            nonlocal K, V
+            k, v = self.self_attention.keys_values(x)  # (B, h, 1, d_k)
+            K, V = torch.cat([K, k], dim=2), torch.cat([V, v], dim=2)
+            return self.self_attention.attend(x, K, V)  # (B, 1, d_model)
+
+        x = self.add_norm[0](x, look_back)  # (B, 1, d_model)
+        x = self.add_norm[1](x, lambda x: self.cross_attention.attend(x, K_memory, V_memory, mask))
+        return self.add_norm[2](x, self.feed_forward), (K, V, K_memory, V_memory)
+
+
+class Decoder(nn.Module):
+    """N layers, each reading the same memory, the last encoder layer's output (section 3.1).
+
+    Args:
+        config: the sizes and choices.
+        attention: a function called with (Q, K, V, mask, dropout).
+    """
+
+    def __init__(self, config, attention=scaled_dot_product_attention):
+        super().__init__()
+        self.layers = nn.ModuleList(DecoderLayer(config, attention) for _ in range(config.N))
+        self.norm = LayerNorm(config.d_model, config.eps_norm) if config.final_norm else nn.Identity()
+
+    def forward(self, x, memory, causal, mask=None):
+        """Map embedded targets, (B, T, d_model), to the same shape, before the projection to logits."""
+        for layer in self.layers:
+            x = layer(x, memory, causal, mask)
+        return self.norm(x)
+
+    def start(self, memory):
+        """A cache for each layer, for cached decoding from the first position."""
+        return [layer.start(memory) for layer in self.layers]
+
+    def step(self, x, caches, mask=None):
+        """One position, x (B, 1, d_model); returns the output and the new caches."""
+        new = []
+        for layer, cache in zip(self.layers, caches, strict=True):
+            x, cache = layer.step(x, cache, mask)
+            new.append(cache)
+        return self.norm(x), new
+
+
+class Transformer(nn.Module):
+    """The model of Figure 1: source and target identifiers in, logits of the next target token out.
+
+    Args:
+        config: the sizes and choices.
+        attention: a function called with (Q, K, V, mask) and, if config.P_drop_attention > 0, dropout.
+    """
+
+    def __init__(self, config, attention=scaled_dot_product_attention):
+        super().__init__()
+        self.config = config
+        shared, source = config.source_vocab is None, config.source_vocab
+        self.target_embedding = Embedding(config.vocab, config.d_model)
+        self.source_embedding = self.target_embedding if shared else Embedding(source, config.d_model)
+        self.positions = POSITIONS[config.positions](config)
+        self.dropout = nn.Dropout(config.P_drop)
+        self.encoder, self.decoder = Encoder(config, attention), Decoder(config, attention)
+        initialise(self)
+
+    def embed(self, embedding, ids, first=0):
+        """Embed ids, (B, T), that stand at position first and after; dropout on the sum (section 5.4)."""
+        x = embedding(ids)  # (B, T, d_model)
+        positions = torch.arange(first, first + ids.shape[1], device=ids.device)  # (T,)
+        return self.dropout(x + self.positions(positions).to(x.dtype))  # (B, T, d_model)
+
+    def encode(self, source):
+        """Turn source identifiers, (B, S), ending in eos, into memory, (B, S, d_model)."""
+        check_ids(source=source)
+        return self.encoder(self.embed(self.source_embedding, source), padding_mask(source, self.config.pad))
+
+    def decode(self, target, memory, source):
+        """Logits (B, T, vocab) for target (B, T), beginning with bos; logits[:, t] predicts target[:, t + 1]."""
+        check_ids(target=target, source=source)
+        x = self.embed(self.target_embedding, target)  # (B, T, d_model)
+        mask = padding_mask(source, self.config.pad)  # (B, 1, 1, S)
+        x = self.decoder(x, memory, causal_mask(target.shape[1], target.device), mask)  # (B, T, d_model)
+        return self.target_embedding.logits(x)  # (B, T, vocab)
+
+    def forward(self, source, target):
+        """Logits (B, T, vocab) for source (B, S) and target (B, T); every mask is made inside."""
+        return self.decode(target, self.encode(source), source)
+
+    def start(self, source):
+        """The state of cached decoding before the first step: memory's keys and values, computed once."""
+        return padding_mask(source, self.config.pad), self.decoder.start(self.encode(source))
+
+    def step(self, ids, state):
+        """Logits (B, vocab) for the token after ids, (B,), and the new state; the old one stays valid."""
+        mask, caches = state
+        x = self.embed(self.target_embedding, ids[:, None], first=caches[0][0].shape[2])  # (B, 1, d_model)
+        x, caches = self.decoder.step(x, caches, mask)
+        return self.target_embedding.logits(x)[:, 0], (mask, caches)
+
+
+def check_ids(**named):
+    """Refuse anything but matrices of whole numbers with as many rows each.
+
+    Raises:
+        TypeError: if a tensor holds no whole numbers.
+        ValueError: if one is not (B, T), or the numbers of rows differ.
+    """
+    for name, ids in named.items():
+        if ids.is_floating_point() or ids.dtype == torch.bool:
+            raise TypeError(f"{name} must hold identifiers (torch.long), got {ids.dtype}")
+        if ids.dim() != 2:
+            raise ValueError(f"{name} must have the shape (B, T), got {tuple(ids.shape)}")
+    rows = {name: len(ids) for name, ids in named.items()}
+    if len(set(rows.values())) > 1:
+        raise ValueError(f"one row a sentence: {rows} differ")
+
+
+def initialise(model):
+    """Glorot's uniform for every matrix, 0 for biases; embeddings keep variance 1 / d_model.
+
+    The paper gives no initialisation; this is the released code's.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
