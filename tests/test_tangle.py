@@ -109,6 +109,12 @@ def test_check_writes_nothing_and_names_each_stale_file(book, capsys):
 
 LONG = "\n".join(f"    x = {i}" for i in range(19)) + "\n    return x"
 METHOD = "    def m{0}(self):\n" + "\n".join(f"        x = {i}" for i in range(14)) + "\n        return x\n"
+
+
+def indented(text: str) -> str:
+    return "\n".join("    " + line for line in text.splitlines())
+
+
 REFUSED = {
     "bound twice": (cell("X = 1") + cell("X = 2"), 18, "X is bound twice, first on line 12"),
     "mixed": (cell("import os\nX = os"), 12, "imports stand in exported cells of their own"),
@@ -122,7 +128,7 @@ REFUSED = {
     "lines": (cell(f'def f(x):\n    "Doc."\n{LONG}\n'), 12, "f has 21 lines, 20 are allowed"),
     "arguments": (cell('def f(a, b, c, d, /, e, *, f, g):\n    "Doc."'), 12, "f has 7 arguments, 6 are allowed"),
     "class lines": (cell('class C:\n    "Doc."\n' + "".join(METHOD.format(i) for i in range(3))), 12, "49 lines"),
-    "method lines": (cell(f'class C:\n    "Doc."\n    def f(self):\n{LONG.replace("    ", "        ")}'), 14, "21 lines"),
+    "method lines": (cell('class C:\n    "Doc."\n' + indented(f"def f(self):\n{LONG}")), 14, "21 lines"),
     "later chapter": (cell("from annotated.masks import causal_mask"), 12, "annotated.masks is chapter 03"),
     "itself": (cell("from annotated.attention import X"), 12, "annotated.attention is chapter 02"),
     "no such chapter": (cell("from annotated.nothing import X"), 12, "no chapter makes annotated.nothing"),

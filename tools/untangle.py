@@ -7,29 +7,35 @@ Outputs, counts and the launch cell are not the chapter's and are left out.
 """
 
 import argparse
+import json
 import sys
 from difflib import SequenceMatcher
 from pathlib import Path
 
 import jupytext
 import nbformat
-from chapters import ROOT, Chapter, Refused, chosen, contents, digest_of, edited, read
+from chapters import ROOT, Cell, Chapter, Refused, chosen, contents, digest_of, edited, read
 
 
 def untangle(chapter: Chapter, notebook) -> str:
     """The chapter's text with the notebook's cells in place of those that were edited."""
     lines = chapter.text.splitlines(keepends=True)
     mine, theirs = contents(chapter.cells), contents(notebook.cells)
-    keys = [[repr(t) for t in side] for side in (mine, theirs)]
+    keys = [[json.dumps(row, sort_keys=True) for row in side] for side in (mine, theirs)]
     edits = SequenceMatcher(None, *keys, autojunk=False).get_opcodes()
     for what, a, b, c, d in reversed(edits):
-        if what != "equal":
+        if what == "replace" and b - a == d - c:
+            for i in reversed(range(b - a)):
+                rewrite(lines, chapter.cells[a + i], theirs[c + i])
+        elif what != "equal":
             replace(lines, chapter, (a, b), written(theirs[c:d]), theirs[c:d], theirs[c - 1] if c else None)
     return "".join(lines)
 
 
 def written(cells) -> str:
     """Cells as MyST text, by jupytext."""
+    if not cells:
+        return ""
     make = {"code": nbformat.v4.new_code_cell, "markdown": nbformat.v4.new_markdown_cell}
     notebook = nbformat.v4.new_notebook(
         cells=[make.get(kind, nbformat.v4.new_raw_cell)(source=s, metadata=m) for kind, s, m in cells],
@@ -39,6 +45,18 @@ def written(cells) -> str:
     if text.startswith("---\n"):
         text = text.split("\n---\n", 1)[1]
     return text.strip("\n")
+
+
+def rewrite(lines: list[str], cell: Cell, new: tuple) -> None:
+    """Put one cell in the place of another; where only its source differs, its options stay as they are."""
+    kind, source, metadata = new
+    start, stop = cell.span
+    if (kind, metadata) == (cell.kind, cell.metadata):
+        start = cell.line - 1
+        stop = start + len(cell.source.splitlines())
+        lines[start:stop] = [source + "\n"]
+    else:
+        lines[start:stop] = [written([new]) + "\n"]
 
 
 def replace(lines: list[str], chapter: Chapter, old: tuple[int, int], text: str, new, before) -> None:
@@ -56,7 +74,8 @@ def replace(lines: list[str], chapter: Chapter, old: tuple[int, int], text: str,
     follows = chapter.cells[start].kind if start < len(chapter.cells) else None
     if new[0][0] == "markdown" and before and before[0] == "markdown":
         text = "+++\n\n" + text
-    if new[-1][0] == "markdown" and follows == "markdown":
+    gap = lines[at : spans[start][0]] if follows else []
+    if new[-1][0] == "markdown" and follows == "markdown" and not any(line.startswith("+++") for line in gap):
         text += "\n\n+++"
     lines[at:at] = ["\n" + text + "\n"] if start else [text + "\n\n"]
 

@@ -1,0 +1,317 @@
+"""Weaving runs what changed and nothing else, keeps nothing of the machine, and takes edits back."""
+
+import json
+
+import nbformat
+import pytest
+import untangle
+import weave
+from chapters import Refused, read
+
+CHAPTER = """---
+module: attention
+paper: ["3.2.1", "Eq. 1"]
+lit: [encoder-attention]
+---
+
+# Attention
+
+> A quote (section 3.2.1).
+
+One sentence.
+Another.
+
+```{code-cell}
+:tags: [setup]
+
+import matplotlib.pyplot as plt
+
+plt.rcParams["svg.hashsalt"] = "annotated"
+```
+
+```{code-cell}
+print("the same")
+```
+
++++
+
+A text of its own.
+
+```{code-cell}
+---
+mystnb:
+  figure:
+    name: fig-line
+    caption: A line.
+  image:
+    alt: A line that rises.
+tags: [hide-input, nbval-ignore-output]
+---
+plt.plot([1, 2])
+plt.show()
+```
+
+```{code-cell}
+print("the same")
+```
+
+The end.
+"""
+
+
+def cell(source: str) -> str:
+    return f"# Title\n\n```{{code-cell}}\n{source}\n```\n"
+
+
+def woven(book, name="02-attention"):
+    return nbformat.read(book.root / "notebooks" / f"{name}.ipynb", as_version=4)
+
+
+def runs(book, monkeypatch):
+    """Count the chapters that are run from now on, without running them."""
+    ran = []
+
+    def run(chapter, root):
+        ran.append(chapter.stem)
+        return [[] for _ in chapter.code()]
+
+    monkeypatch.setattr(weave, "run", run)
+    return ran
+
+
+def test_weaving_twice_changes_no_byte(book):
+    (book.root / "_config.yml").write_text("repository: {url: 'https://example.org/owner/book'}\n")
+    path = book("02-attention.md", CHAPTER)
+    assert weave.weave(path, book.root)[0] == "run"
+    first = (book.root / "notebooks/02-attention.ipynb").read_bytes()
+    assert weave.weave(path, book.root)[0] == "same"
+    assert weave.weave(path, book.root, force=True)[0] == "run"
+    assert (book.root / "notebooks/02-attention.ipynb").read_bytes() == first
+
+    notebook = woven(book)
+    nbformat.validate(notebook)
+    launch, *cells = notebook.cells
+    assert launch.metadata["tags"] == ["launch", "remove-cell"]
+    assert "https://example.org/owner/book" in launch.source and not launch.outputs
+    assert [c.source for c in cells] == [c.source for c in read(path).cells]
+    assert len({c.id for c in notebook.cells}) == len(notebook.cells)
+    kept = notebook.metadata["annotated"]
+    assert (kept["module"], kept["paper"], kept["lit"]) == ("attention", ["3.2.1", "Eq. 1"], ["encoder-attention"])
+
+    figure = cells[-3]
+    assert figure.metadata["mystnb"]["image"]["alt"] == "A line that rises."
+    assert figure.metadata["mystnb"]["figure"]["name"] == "fig-line"
+    (output,) = figure.outputs
+    assert "image/svg+xml" in output.data and "image/png" not in output.data
+    assert all(c.execution_count == 1 and "execution" not in c.metadata for c in cells if c.cell_type == "code")
+
+
+def test_the_launch_cell_does_nothing_elsewhere(book, monkeypatch):
+    (book.root / "_config.yml").write_text("repository: {url: 'https://example.org/owner/book/'}\n")
+    source = weave.launch_cell(book.root).source
+    monkeypatch.setattr("subprocess.run", lambda *a, **k: pytest.fail("ran a command"))
+    exec(compile(source, "launch", "exec"), {})
+
+
+def test_the_launch_cell_on_colab_clones_installs_and_moves(book, monkeypatch):
+    (book.root / "_config.yml").write_text("repository: {url: 'https://example.org/owner/book/'}\n")
+    commands, moved = [], []
+    monkeypatch.setattr("subprocess.run", lambda command, check: commands.append(command))
+    monkeypatch.setattr("os.chdir", moved.append)
+    monkeypatch.setitem(weave.sys.modules, "google.colab", object())
+    monkeypatch.setattr(weave.sys, "path", list(weave.sys.path))
+    exec(compile(weave.launch_cell(book.root).source, "launch", "exec"), {})
+    assert commands[0][-2:] == ["https://example.org/owner/book", "/content/book"]
+    assert commands[1][-1] == "/content/book[data,figures]"
+    assert moved == ["/content/book/notebooks"]
+
+
+def test_prose_runs_nothing_and_is_copied(book, monkeypatch):
+    ran = runs(book, monkeypatch)
+    path = book("02-attention.md", CHAPTER)
+    weave.weave(path, book.root)
+    path.write_text(CHAPTER.replace("Another.", "A third.").replace("A line.", "The line."))
+    assert weave.weave(path, book.root, check=True)[0] == "stale"
+    assert weave.weave(path, book.root)[0] == "copied"
+    assert "A third." in woven(book).cells[0].source
+    assert woven(book).cells[-3].metadata["mystnb"]["figure"]["caption"] == "The line."
+    assert weave.weave(path, book.root, check=True)[0] == "same"
+    assert ran == ["02-attention"]
+
+
+READS = """from pathlib import Path
+from annotated.b import y
+import json
+json.loads(Path("../results/run/scores.json").read_text())
+Path(f"../results/other/{y}.json")"""
+
+CHANGES = {
+    "its code": ("book/02-x.md", cell(READS + "\n1"), True),
+    "a module": ("annotated/b.py", "from annotated.a import x\ny = x + 2\n", True),
+    "a module of a module": ("annotated/a.py", "x = 2\n", True),
+    "a record": ("results/run/scores.json", "[2]", True),
+    "a record in a folder": ("results/other/new.json", "[2]", True),
+    "a docstring": ("annotated/b.py", '"""Doc."""\nfrom annotated.a import x\n\ny = x  # why\n', False),
+    "another module": ("annotated/c.py", "z = 2\n", False),
+    "another record": ("results/third/scores.json", "[2]", False),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_runs_again_when_what_it_reads_changed(book, monkeypatch, case):
+    ran = runs(book, monkeypatch)
+    for folder in ("run", "other", "third"):
+        (book.root / "results" / folder).mkdir()
+    (book.root / "results/run/scores.json").write_text("[1]")
+    (book.root / "annotated/a.py").write_text("x = 1\n")
+    (book.root / "annotated/b.py").write_text("from annotated.a import x\ny = x\n")
+    path = book("02-x.md", cell(READS))
+    weave.weave(path, book.root)
+    name, text, again = CHANGES[case]
+    (book.root / name).write_text(text)
+    assert weave.weave(path, book.root, check=True)[0] == ("stale" if again else "same")
+    weave.weave(path, book.root)
+    assert len(ran) == 1 + again
+
+
+def test_a_failing_cell_is_shown_where_it_stands(book, capsys):
+    path = book("02-x.md", cell("x = 1\n\n1 / 0"))
+    assert weave.main([], book.root) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("book/02-x.md:6: ZeroDivisionError: division by zero\n")
+    assert "----> 3 1 / 0" in error
+    assert path.exists() and not (book.root / "notebooks/02-x.ipynb").exists()
+
+
+BARS = "100%|██████████| 3/3 [00:00<00:00, 41.20it/s]"
+OUTPUTS = {
+    "stderr": ("stream", {"name": "stderr", "text": "UserWarning: old"}, "writes to stderr: UserWarning"),
+    "path": ("stream", {"name": "stdout", "text": "read /home/someone/data"}, "an absolute path"),
+    "path in html": ("display_data", {"data": {"text/html": "<p>/tmp/x/y</p>"}, "metadata": {}}, "an absolute path"),
+    "address": ("stream", {"name": "stdout", "text": "<object at 0x7f00aabbcc>"}, "an object's address"),
+}
+
+
+@pytest.mark.parametrize("case", OUTPUTS)
+def test_outputs_of_this_machine_are_refused(book, monkeypatch, case):
+    kind, parts, message = OUTPUTS[case]
+    monkeypatch.setattr(weave, "run", lambda *_: [[dict(nbformat.v4.new_output(kind, **parts))]])
+    with pytest.raises(Refused, match=f"book/02-x.md:4: .*{message}"):
+        weave.weave(book("02-x.md", cell("x = 1")), book.root)
+
+
+@pytest.mark.parametrize("text", ["2/3 of the lines", "https://example.org/home/page", "a / b", "and/or/home"])
+def test_ordinary_outputs_pass(book, monkeypatch, text):
+    output = dict(nbformat.v4.new_output("stream", name="stdout", text=text))
+    monkeypatch.setattr(weave, "run", lambda *_: [[output]])
+    assert weave.weave(book("02-x.md", cell("x = 1")), book.root)[0] == "run"
+
+
+def test_progress_bars_are_not_kept(book):
+    source = f"import sys\nprint('\\r' + '{BARS}', file=sys.stderr)\nprint('done')"
+    weave.weave(book("02-x.md", cell(source)), book.root)
+    assert [o.text for o in woven(book, "02-x").cells[1].outputs] == ["done\n"]
+
+
+def test_a_heavy_notebook_is_refused(book, monkeypatch):
+    output = dict(nbformat.v4.new_output("stream", name="stdout", text="x" * 300_001))
+    monkeypatch.setattr(weave, "run", lambda *_: [[output]])
+    with pytest.raises(Refused, match="300,000 are allowed"):
+        weave.weave(book("02-x.md", cell("x = 1")), book.root)
+
+
+def test_a_notebook_whose_chapter_is_gone_goes_too(book, monkeypatch):
+    runs(book, monkeypatch)
+    stray = book.root / "notebooks/09-stray.ipynb"
+    stray.write_text("{}")
+    assert weave.main(["--check"], book.root) == 1 and stray.exists()
+    assert weave.main([], book.root) == 0 and not stray.exists()
+
+
+# ---- back from Jupyter
+
+
+def edit(book, change):
+    """Change the notebook's list of cells as Jupyter would on saving."""
+    path = book.root / "notebooks/02-attention.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    change(notebook.cells)
+    for c in notebook.cells:
+        if c.cell_type == "code":
+            c.execution_count = 7
+            c.metadata["execution"] = {"iopub.status.busy": "2026-01-01"}
+    path.write_text(json.dumps(notebook, indent=4))
+
+
+def replaced(old, new):
+    def change(cells):
+        (hit,) = [c for c in cells if old in c.source]
+        hit.source = hit.source.replace(old, new)
+
+    return change
+
+
+def retag(cells):
+    cells[-2].metadata["tags"] = ["check"]
+
+
+def insert(cells):
+    cells.insert(-1, nbformat.v4.new_code_cell("new = 1\n\nnew"))
+
+
+EDITS = {
+    "nothing": (lambda cells: None, CHAPTER),
+    "a sentence": (replaced("Another.", "A third."), CHAPTER.replace("Another.", "A third.")),
+    "code": (replaced("plt.plot([1, 2])", "plt.plot([1, 3])"), CHAPTER.replace("([1, 2])", "([1, 3])")),
+    "a tag": (retag, CHAPTER[: CHAPTER.rindex('print("')] + ':tags: [check]\n\nprint("the same")\n```\n\nThe end.\n'),
+    "a new cell": (insert, CHAPTER.replace("The end.", "```{code-cell}\nnew = 1\n\nnew\n```\n\nThe end.")),
+    "a cell less": (lambda cells: cells.pop(-2), CHAPTER[: CHAPTER.rindex("```{code-cell}")] + "The end.\n"),
+    "an empty cell": (lambda cells: cells.insert(1, nbformat.v4.new_code_cell("")), CHAPTER),
+    "the last text": (replaced("The end.", "The end.\nTruly."), CHAPTER + "Truly.\n"),
+    "a text after a text": (
+        lambda cells: cells.insert(4, nbformat.v4.new_markdown_cell("Between.")),
+        CHAPTER.replace("+++\n", "Between.\n\n+++\n"),
+    ),
+    "a text after the last": (
+        lambda cells: cells.append(nbformat.v4.new_markdown_cell("After.")),
+        CHAPTER + "\n+++\n\nAfter.\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", EDITS)
+def test_edits_in_jupyter_flow_back(book, monkeypatch, case):
+    runs(book, monkeypatch)
+    (book.root / "_config.yml").write_text("repository: {url: 'https://example.org/owner/book'}\n")
+    path = book("02-attention.md", CHAPTER)
+    weave.weave(path, book.root)
+    change, text = EDITS[case]
+    edit(book, change)
+    if text != CHAPTER:
+        assert untangle.main(["--check"], book.root) == 1
+        with pytest.raises(Refused, match="make untangle"):
+            weave.weave(path, book.root)
+    assert untangle.main([], book.root) == 0
+    assert path.read_text() == text
+    weave.weave(path, book.root)
+    assert untangle.main(["--check"], book.root) == 0
+
+
+def test_edits_on_both_sides_are_not_mixed(book, monkeypatch, capsys):
+    runs(book, monkeypatch)
+    path = book("02-attention.md", CHAPTER)
+    weave.weave(path, book.root)
+    edit(book, replaced("Another.", "A third."))
+    path.write_text(CHAPTER.replace("The end.", "An end."))
+    assert untangle.main([], book.root) == 1
+    assert "both edited" in capsys.readouterr().out
+    assert path.read_text() == CHAPTER.replace("The end.", "An end.")
+
+
+def test_a_chapter_edited_after_weaving_is_not_reverted(book, monkeypatch):
+    runs(book, monkeypatch)
+    path = book("02-attention.md", CHAPTER)
+    weave.weave(path, book.root)
+    path.write_text(CHAPTER.replace("The end.", "An end."))
+    assert untangle.main([], book.root) == 0
+    assert "An end." in path.read_text()
