@@ -1,7 +1,8 @@
-"""Data
+"""Data.
 
 Generated from book/08-data.md by tools/tangle.py: edit the chapter, not this file.
 """
+
 import gzip
 import hashlib
 import io
@@ -9,13 +10,81 @@ import os
 import random
 import re
 import zipfile
-from collections import defaultdict
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import torch
 
-__all__ = ["split_words", "join_words", "write_atomically", "read_file", "Words", "train_subwords", "Subwords", "load_vocabulary", "pad_batch", "plan_batches", "bucket_key", "make_batch", "token_batches", "Corpus", "decode_lines", "pair_lines", "read_pairs", "connected_components", "fraction", "split_pairs", "CHECKSUMS", "LICENCES", "verified", "read_multi30k", "read_tatoeba", "load_corpus"]
+__all__ = [
+    "split_words",
+    "join_words",
+    "write_atomically",
+    "read_file",
+    "Words",
+    "train_subwords",
+    "Subwords",
+    "load_vocabulary",
+    "pad_batch",
+    "plan_batches",
+    "bucket_key",
+    "make_batch",
+    "token_batches",
+    "Noun",
+    "NOUNS",
+    "KINDS",
+    "nouns_of",
+    "ADJECTIVES",
+    "Verb",
+    "VERBS",
+    "DETERMINERS",
+    "ENDINGS",
+    "PRONOUNS",
+    "AUXILIARIES",
+    "PARTICLES",
+    "Nominal",
+    "Clause",
+    "Leaf",
+    "decline",
+    "conjugate",
+    "say_nominal",
+    "say_verb",
+    "say_complements",
+    "say_clause",
+    "english_clause",
+    "Example",
+    "leaves_of",
+    "bracketed",
+    "facts_of",
+    "say",
+    "sample_nominal",
+    "sample_clause",
+    "suits",
+    "referents",
+    "sample_sentence",
+    "fraction",
+    "part_of",
+    "grammar_examples",
+    "Corpus",
+    "grammar_corpus",
+    "forms",
+    "count_objects",
+    "count_sentences",
+    "lookup_baseline",
+    "word_for_word_baseline",
+    "decode_lines",
+    "pair_lines",
+    "read_pairs",
+    "connected_components",
+    "split_pairs",
+    "CHECKSUMS",
+    "LICENCES",
+    "verified",
+    "read_multi30k",
+    "read_tatoeba",
+    "load_corpus",
+]
 
 
 def split_words(text):
@@ -309,7 +378,7 @@ def make_batch(pairs, bos=1, pad=0):
     return source, target
 
 
-def token_batches(pairs, source_tokens, target_tokens, seed=0, epoch=0, start=0, **markers):
+def token_batches(pairs, source_tokens, target_tokens, seed=0, epoch=0, start=0):
     """Go once through encoded sentence pairs in batches of similar length (section 5.1).
 
     Args:
@@ -318,7 +387,6 @@ def token_batches(pairs, source_tokens, target_tokens, seed=0, epoch=0, start=0,
         target_tokens: most target positions to predict in a batch, padding counted.
         seed, epoch: decide the order, see `plan_batches`.
         start: how many batches of the epoch are done already.
-        markers: `bos` and `pad` where they are not 1 and 0.
 
     Yields:
         source (B, S) and target (B, T), target from bos to eos.
@@ -329,7 +397,628 @@ def token_batches(pairs, source_tokens, target_tokens, seed=0, epoch=0, start=0,
     lengths = [(len(source), len(target)) for source, target in pairs]
     plan = plan_batches(lengths, source_tokens, target_tokens, seed, epoch)
     for batch in plan[start:]:
-        yield make_batch([pairs[i] for i in batch], **markers)
+        yield make_batch([pairs[i] for i in batch])
+
+
+@dataclass(frozen=True, eq=False)
+class Noun:
+    """A noun of the built-in grammar; gender `w` is masculine with the weak declension."""
+
+    singular: str
+    plural: str
+    german: str
+    german_plural: str
+    gender: str
+    kind: str
+
+
+NOUNS = tuple(Noun(*entry.split(), kind) for kind, entries in {
+    "person": """man men Mann Männer m, woman women Frau Frauen f, boy boys Junge Jungen w,
+        father fathers Vater Väter m, mother mothers Mutter Mütter f, brother brothers Bruder Brüder m,
+        sister sisters Schwester Schwestern f, uncle uncles Onkel Onkel m, aunt aunts Tante Tanten f,
+        king kings König Könige m, queen queens Königin Königinnen f, prince princes Prinz Prinzen w""",
+    "animal": """dog dogs Hund Hunde m, cat cats Katze Katzen f, horse horses Pferd Pferde n,
+        bird birds Vogel Vögel m, cow cows Kuh Kühe f, pig pigs Schwein Schweine n, bear bears Bär Bären w""",
+    "thing": """chair chairs Stuhl Stühle m, car cars Auto Autos n, lamp lamps Lampe Lampen f,
+        bag bags Tasche Taschen f, hat hats Hut Hüte m, shirt shirts Hemd Hemden n""",
+    "text": "book books Buch Bücher n, letter letters Brief Briefe m, newspaper newspapers Zeitung Zeitungen f",
+    "food": """apple apples Apfel Äpfel m, egg eggs Ei Eier n, cake cakes Kuchen Kuchen m,
+        soup soups Suppe Suppen f, sausage sausages Wurst Würste f""",
+    "place": """garden gardens Garten Gärten m, house houses Haus Häuser n, school schools Schule Schulen f,
+        park parks Park Parks m, kitchen kitchens Küche Küchen f, castle castles Schloss Schlösser n""",
+}.items() for entry in entries.split(","))
+
+KINDS = {
+    "person": ("person",),
+    "animal": ("animal",),
+    "animate": ("person", "animal"),
+    "text": ("text",),
+    "food": ("food",),
+    "object": ("thing", "text", "food"),
+    "any": ("person", "animal", "thing", "text", "food"),
+    "place": ("place",),
+}
+
+
+@cache
+def nouns_of(kind):
+    """The nouns of a kind.
+
+    Args:
+        kind: a key of `KINDS`.
+
+    Returns:
+        tuple of `Noun`.
+    """
+    return tuple(noun for noun in NOUNS if noun.kind in KINDS[kind])
+
+
+ADJECTIVES = {
+    "person": {"old": "alt", "young": "jung", "tired": "müde", "hungry": "hungrig", "sad": "traurig", "clever": "klug"},
+    "animal": {"old": "alt", "young": "jung", "tired": "müde", "hungry": "hungrig", "small": "klein", "big": "groß"},
+    "thing": {"old": "alt", "new": "neu", "small": "klein", "red": "rot", "cheap": "billig"},
+    "text": {"old": "alt", "new": "neu", "long": "lang", "good": "gut"},
+    "food": {"fresh": "frisch", "cold": "kalt", "good": "gut", "cheap": "billig"},
+    "place": {"old": "alt", "new": "neu", "small": "klein", "big": "groß"},
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Verb:
+    """A verb of the built-in grammar.
+
+    `third` and `german_third` hold the third person, or all four present forms with slashes between;
+    `auxiliary` is the German perfect's, `frame` what follows the verb, `place` whether a place may.
+    """
+
+    base: str
+    third: str
+    participle: str
+    german: str
+    german_third: str
+    german_participle: str
+    auxiliary: str
+    frame: str
+    subject: str
+    object: str
+    place: str
+
+
+VERBS = tuple(Verb(*line.split()) for line in """
+sleep sleeps slept     schlafen schläft geschlafen    haben  none      animate -        place
+laugh laughs laughed   lachen lacht gelacht           haben  none      person  -        place
+wait waits waited      warten wartet gewartet         haben  none      animate -        place
+run runs run           laufen läuft gelaufen          sein   none      animate -        place
+see sees seen          sehen sieht gesehen            haben  acc       animate any      place
+hear hears heard       hören hört gehört              haben  acc       animate animate  place
+know knows known       kennen kennt gekannt           haben  acc       person  person   -
+love loves loved       lieben liebt geliebt           haben  acc       person  animate  -
+buy buys bought        kaufen kauft gekauft           haben  acc       person  object   place
+carry carries carried  tragen trägt getragen          haben  acc       person  object   -
+read reads read        lesen liest gelesen            haben  acc       person  text     place
+eat eats eaten         essen isst gegessen            haben  acc       animate food     place
+call calls called      an|rufen ruft angerufen        haben  acc       person  person   -
+invite invites invited ein|laden lädt eingeladen      haben  acc       person  person   -
+help helps helped      helfen hilft geholfen          haben  dat       person  animate  place
+thank thanks thanked   danken dankt gedankt           haben  dat       person  person   -
+follow follows followed folgen folgt gefolgt          sein   dat       animate animate  -
+give gives given       geben gibt gegeben             haben  dat+acc   person  object   place
+show shows shown       zeigen zeigt gezeigt           haben  dat+acc   person  object   place
+say says said          sagen sagt gesagt              haben  that      person  -        -
+know knows known       wissen weiß/weißt/weiß/wissen gewusst  haben  that  person  -    -
+believe believes believed glauben glaubt geglaubt     haben  that      person  -        -
+be am/are/is/are been  sein bin/bist/ist/sind gewesen sein   adjective any     -        -
+""".strip().splitlines())
+
+DETERMINERS = {
+    "the": "der die das die den die das die dem der dem den".split(),
+    "this": "dieser diese dieses diese diesen diese dieses diese diesem dieser diesem diesen".split(),
+    "a": "ein eine ein - einen eine ein - einem einer einem -".split(),
+    "my": "mein meine mein meine meinen meine mein meine meinem meiner meinem meinen".split(),
+}
+
+ENDINGS = {
+    "weak": "e e e en en e e en en en en en".split(),
+    "mixed": "er e es en en e es en en en en en".split(),
+}
+
+PRONOUNS = {
+    "1": "I me ich mich mir".split(),
+    "2": "you you du dich dir".split(),
+    "1 plural": "we us wir uns uns".split(),
+    "3 he m": "he him er ihn ihm".split(),
+    "3 she f": "she her sie sie ihr".split(),
+    "3 it m": "it it er ihn ihm".split(),
+    "3 it f": "it it sie sie ihr".split(),
+    "3 it n": "it it es es ihm".split(),
+    "3 plural": "they them sie sie ihnen".split(),
+}
+
+AUXILIARIES = {
+    "have": ("have have has have".split(), None),
+    "can": (["can"] * 4, "kann kannst kann können".split()),
+    "must": (["must"] * 4, "muss musst muss müssen".split()),
+    "will": (["will"] * 4, "werde wirst wird werden".split()),
+}
+
+PARTICLES = {
+    "adverb": {"today": "heute", "now": "jetzt", "sometimes": "manchmal", "perhaps": "vielleicht"},
+    "conjunction": {"because": "weil", "although": "obwohl"},
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Nominal:
+    """A noun phrase, or without a determiner the pronoun that stands for one.
+
+    `of` is the noun phrase a pronoun of the third person refers to.
+    """
+
+    noun: Noun = None
+    determiner: str = ""
+    adjective: str = ""
+    plural: bool = False
+    person: int = 3
+    of: "Nominal" = None
+
+    def agreement(self):
+        """The column of a verb's present forms: I, you, he, they."""
+        return 3 if self.plural else self.person - 1
+
+    def column(self, case):
+        """The column of a declension table: three cases of masculine, feminine, neuter, plural."""
+        gender = 3 if self.plural else "mfn".index(self.noun.gender.replace("w", "m"))
+        return 4 * ("nom", "acc", "dat").index(case) + gender
+
+    def pronoun(self):
+        """The row of `PRONOUNS` that this phrase is replaced by or is."""
+        if self.person < 3 or self.plural:
+            return f"{self.person} plural" if self.plural else str(self.person)
+        gender = self.noun.gender.replace("w", "m")
+        return f"3 {({'m': 'he', 'f': 'she'}[gender] if self.noun.kind == 'person' else 'it')} {gender}"
+
+
+@dataclass(frozen=True, eq=False)
+class Clause:
+    """What a clause says, before it is said in either language.
+
+    `objects` holds pairs (Nominal, case); `clause` is a subordinate clause, `conjunction` joins it.
+    """
+
+    subject: Nominal
+    verb: Verb
+    auxiliary: str = ""
+    objects: tuple = ()
+    adjective: str = ""
+    place: Nominal = None
+    conjunction: str = ""
+    clause: "Clause" = None
+    adverb: str = ""
+    question: bool = False
+
+
+@dataclass(eq=False)
+class Leaf:
+    """An English word in its tree; German words point at the leaves they translate."""
+
+    word: str
+    antecedent: "Leaf" = None
+
+
+def decline(noun, plural, case):
+    """The German form of a noun: dative plural in -n, weak masculines in -en but for the nominative.
+
+    Args:
+        noun: a `Noun`.
+        plural: whether it is plural.
+        case: "nom", "acc" or "dat".
+
+    Returns:
+        a string.
+    """
+    if not plural:
+        return noun.german_plural if noun.gender == "w" and case != "nom" else noun.german
+    return noun.german_plural + ("n" if case == "dat" and noun.german_plural[-1] not in "ns" else "")
+
+
+def conjugate(verb):
+    """The present forms of a verb in both languages.
+
+    Args:
+        verb: a `Verb`.
+
+    Returns:
+        English and German, four forms each: I, you, he, they.
+    """
+    base, third = verb.base, verb.third
+    english = third.split("/") if "/" in third else [base, base, third, base]
+    infinitive, third = verb.german.split("|")[-1], verb.german_third
+    if "/" in third:
+        return english, third.split("/")
+    second = third if third[-2] in "sßz" else third[:-1] + "st"
+    return english, [infinitive[:-1], second, third, infinitive]
+
+
+def say_nominal(nominal, case, heads):
+    """Put a noun phrase or pronoun into both languages.
+
+    Args:
+        nominal: a `Nominal`.
+        case: "nom", "acc" or "dat".
+        heads: Nominal -> Leaf of its noun, for pronouns that come later; added to.
+
+    Returns:
+        English tree, list of German (word, leaves).
+    """
+    if not nominal.determiner:
+        english, objective, *german = PRONOUNS[nominal.pronoun()]
+        leaf = Leaf(english if case == "nom" else objective, heads.get(nominal.of))
+        return ("NP", ("PRP", leaf)), [(german[("nom", "acc", "dat").index(case)], (leaf,))]
+    noun, column = nominal.noun, nominal.column(case)
+    heads[nominal] = head = Leaf(noun.plural if nominal.plural else noun.singular)
+    tree, german = [("NNS" if nominal.plural else "NN", head)], [(decline(noun, nominal.plural, case), (head,))]
+    if nominal.adjective:
+        leaf = Leaf(nominal.adjective)
+        ending = ENDINGS["weak" if nominal.determiner in ("the", "this") else "mixed"][column]
+        tree.insert(0, ("JJ", leaf))
+        german.insert(0, (ADJECTIVES[noun.kind][leaf.word].removesuffix("e") + ending, (leaf,)))
+    word = {"a": "an" if tree[0][1].word[0] in "aeiou" else "a", "this": "these" if nominal.plural else "this"}
+    leaf = Leaf(word.get(nominal.determiner, nominal.determiner))
+    tag = "PRP$" if leaf.word == "my" else "DT"
+    return ("NP", (tag, leaf), *tree), [(DETERMINERS[nominal.determiner][column], (leaf,)), *german]
+
+
+def say_verb(clause):
+    """Put a clause's verb and auxiliary into both languages.
+
+    Args:
+        clause: a `Clause`.
+
+    Returns:
+        English (tag, Leaf) nodes, the finite one first; German finite (word, leaves);
+        list of German (word, leaves) that close the clause; the separable prefix or "".
+    """
+    verb, person = clause.verb, clause.subject.agreement()
+    tag = "VBZ" if person == 2 else "VBP"
+    (english, german), (prefix, _, infinitive) = conjugate(verb), verb.german.rpartition("|")
+    if not clause.auxiliary:
+        if clause.question and verb.base != "be":
+            do, leaf = Leaf("does" if person == 2 else "do"), Leaf(verb.base)
+            return [(tag, do), ("VB", leaf)], (german[person], (do, leaf)), [], prefix
+        leaf = Leaf(english[person])
+        return [(tag, leaf)], (german[person], (leaf,)), [], prefix
+    forms, german_forms = AUXILIARIES[clause.auxiliary]
+    auxiliary = Leaf(forms[person])
+    if clause.auxiliary == "have":
+        helper = {"haben": "habe hast hat haben", "sein": "bin bist ist sind"}[verb.auxiliary].split()
+        leaf = Leaf(verb.participle)
+        return [(tag, auxiliary), ("VBN", leaf)], (helper[person], (auxiliary,)), [(verb.german_participle, (leaf,))], ""
+    leaf = Leaf(verb.base)
+    return [("MD", auxiliary), ("VB", leaf)], (german_forms[person], (auxiliary,)), [(prefix + infinitive, (leaf,))], ""
+
+
+def say_complements(clause, heads):
+    """Put what follows a clause's verb, but for a subordinate clause, into both languages.
+
+    Args:
+        clause: a `Clause`.
+        heads: see `say_nominal`.
+
+    Returns:
+        English trees; German (word, leaves) of pronouns; and of everything else.
+    """
+    trees, pronouns, others = [], [], []
+    for nominal, case in clause.objects:
+        tree, german = say_nominal(nominal, case, heads)
+        trees.append(tree)
+        (others if nominal.determiner else pronouns).extend(german)
+    if clause.adjective:
+        leaf, kind = Leaf(clause.adjective), clause.subject.noun.kind if clause.subject.noun else "person"
+        trees.append(("ADJP", ("JJ", leaf)))
+        others.append((ADJECTIVES[kind][leaf.word], (leaf,)))
+    if clause.place:
+        tree, (article, *rest) = say_nominal(clause.place, "dat", {})
+        leaf = Leaf("in")
+        trees.append(("PP", ("IN", leaf), tree))
+        others.extend([("im", (leaf, *article[1])), *rest] if article[0] == "dem" else [("in", (leaf,)), article, *rest])
+    return trees, pronouns, others
+
+
+def say_clause(clause, heads, final=False):
+    """Put a clause into both languages: English keeps its order, German moves its verb.
+
+    Args:
+        clause: a `Clause`.
+        heads: see `say_nominal`.
+        final: whether the German finite verb goes to the end, as in a subordinate clause.
+
+    Returns:
+        English trees, list of German (word, leaves).
+    """
+    subject, german = say_nominal(clause.subject, "nom", heads)
+    verbs, finite, closing, prefix = say_verb(clause)
+    trees, pronouns, others = say_complements(clause, heads)
+    after = []
+    if clause.clause:
+        leaf = Leaf(clause.conjunction)
+        inner, words = say_clause(clause.clause, heads, final=True)
+        trees.append(("SBAR", ("IN", leaf), ("S", *inner)))
+        conjunction = PARTICLES["conjunction"].get(leaf.word, "dass")
+        after = [(",", ()), (conjunction, (leaf,)), *words]
+    if final:
+        german = [*german, *pronouns, *others, *closing, (prefix + finite[0], finite[1]), *after]
+    else:
+        closing = closing + [(prefix, finite[1][-1:])] * bool(prefix)
+        middle = pronouns + german if clause.adverb or clause.question else pronouns
+        front = [] if clause.adverb or clause.question else german
+        german = [*front, finite, *middle, *others, *closing, *after]
+    return english_clause(clause, subject, verbs, trees), german
+
+
+def english_clause(clause, subject, verbs, trees):
+    """Put the English parts of a clause in order; a question's finite verb comes first.
+
+    Args:
+        clause: a `Clause`.
+        subject: tree of the subject.
+        verbs: one or two (tag, Leaf) nodes.
+        trees: what follows the verb.
+
+    Returns:
+        list of trees.
+    """
+    finite, *rest = verbs
+    if clause.question:
+        return [finite, subject, *([("VP", *rest, *trees)] if rest else trees)]
+    return [subject, ("VP", finite, ("VP", *rest, *trees)) if rest else ("VP", finite, *trees)]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A sentence pair with everything that is true of it.
+
+    Args:
+        source: the English sentence.
+        target: the German sentence.
+        alignment: (source index, target index) of words that translate each other, over `split_words`.
+        antecedents: (index of a source pronoun, index of the noun it refers to).
+        tree: the English constituents in brackets, Penn style.
+        facts: who does what: a tuple (subject, verb, object) of each clause.
+    """
+
+    source: str
+    target: str
+    alignment: tuple
+    antecedents: tuple
+    tree: str
+    facts: tuple
+
+
+def leaves_of(tree):
+    """The leaves of an English tree, from left to right.
+
+    Args:
+        tree: (label, child, ...), a child a tree or a `Leaf`.
+
+    Returns:
+        list of `Leaf`.
+    """
+    return [tree] if isinstance(tree, Leaf) else [leaf for child in tree[1:] for leaf in leaves_of(child)]
+
+
+def bracketed(tree):
+    """Write an English tree in brackets, Penn style.
+
+    Args:
+        tree: (label, child, ...), a child a tree or a `Leaf`.
+
+    Returns:
+        a string such as `(NP (DT the) (NN dog))`.
+    """
+    return tree.word if isinstance(tree, Leaf) else f"({tree[0]} {' '.join(map(bracketed, tree[1:]))})"
+
+
+def facts_of(clause):
+    """List who does what in a clause and the clause below it.
+
+    Args:
+        clause: a `Clause`.
+
+    Returns:
+        tuple of (subject, verb, object), each by its English word; the object "" where there is none.
+    """
+    def name(nominal):
+        return nominal.noun.singular if nominal.determiner else PRONOUNS[nominal.pronoun()][0]
+
+    thing = name(clause.objects[-1][0]) if clause.objects else clause.adjective
+    fact = (name(clause.subject), clause.verb.german, thing)
+    return (fact, *facts_of(clause.clause)) if clause.clause else (fact,)
+
+
+def say(clause):
+    """Put a whole sentence into both languages.
+
+    Args:
+        clause: a `Clause`, the main one.
+
+    Returns:
+        an `Example`.
+    """
+    trees, german = say_clause(clause, {})
+    if clause.adverb:
+        leaf = Leaf(clause.adverb)
+        trees, german = [("ADVP", ("RB", leaf)), *trees], [(PARTICLES["adverb"][leaf.word], (leaf,)), *german]
+    end = Leaf("?" if clause.question else ".")
+    tree = ("SQ" if clause.question else "S", *trees, (".", end))
+    german.append((end.word, (end,)))
+    leaves = leaves_of(tree)
+    index = {leaf: i for i, leaf in enumerate(leaves)}
+    alignment = sorted((index[leaf], j) for j, (_, links) in enumerate(german) for leaf in links)
+    antecedents = ((i, index[leaf.antecedent]) for i, leaf in enumerate(leaves) if leaf.antecedent)
+    leaves[0].word = leaves[0].word[0].upper() + leaves[0].word[1:]
+    words = [word for word, _ in german]
+    words[0] = words[0][0].upper() + words[0][1:]
+    return Example(join_words(leaf.word for leaf in leaves), join_words(words), tuple(alignment),
+                   tuple(antecedents), bracketed(tree), facts_of(clause))
+
+
+def sample_nominal(rng, kind, speakers=True, avoid=()):
+    """Draw a noun phrase of a kind, now and then "I", "you" or "we".
+
+    Args:
+        rng: a `random.Random`.
+        kind: a key of `KINDS`.
+        speakers: whether "I", "you" and "we" may come, where persons may.
+        avoid: nouns not to take.
+
+    Returns:
+        a `Nominal`.
+    """
+    if speakers and "person" in KINDS[kind] and rng.random() < 0.2:
+        person, plural = rng.choice([(1, False), (2, False), (1, True)])
+        return Nominal(person=person, plural=plural)
+    noun = rng.choice([noun for noun in nouns_of(kind) if noun not in avoid])
+    determiner, plural = rng.choice(list(DETERMINERS)), rng.random() < 0.35
+    adjective = rng.choice(list(ADJECTIVES[noun.kind])) if rng.random() < 0.35 else ""
+    return Nominal(noun, determiner, adjective, plural and determiner != "a")
+
+
+def sample_clause(rng, subject=None, theme=None, avoid=(), that=False):
+    """Draw a clause; a clause below it is added by `sample_sentence`.
+
+    Args:
+        rng: a `random.Random`.
+        subject: a pronoun that must be the subject, or None.
+        theme: a pronoun that must be the object, or None.
+        avoid: nouns not to take.
+        that: whether the verb is one that a that-clause follows.
+
+    Returns:
+        a `Clause`.
+    """
+    verb = rng.choice([verb for verb in VERBS if (verb.frame == "that") == that and suits(verb, subject, theme)])
+    subject = subject or sample_nominal(rng, verb.subject, theme is None, avoid)
+    speakers, avoid = bool(subject.determiner), (*avoid, subject.noun)
+    objects, adjective = (), ""
+    if verb.frame == "dat+acc":
+        recipient = theme or sample_nominal(rng, "person", speakers, avoid)
+        objects = (recipient, "dat"), (sample_nominal(rng, verb.object, False, avoid), "acc")
+    elif verb.frame in ("acc", "dat"):
+        objects = (theme or sample_nominal(rng, verb.object, speakers, avoid), verb.frame),
+    elif verb.frame == "adjective":
+        kind = subject.noun.kind if subject.noun else "person"
+        adjective = rng.choice([word for word in ADJECTIVES[kind] if word != subject.adjective])
+    placed = verb.frame == "none" or verb.place == "place" and rng.random() < 0.25
+    place = sample_nominal(rng, "place") if placed else None
+    present = 9 if subject.person < 3 else 3  # "I" and "you" are rare: all their verb forms should be met
+    return Clause(subject, verb, rng.choice([""] * present + [*AUXILIARIES]), objects, adjective, place)
+
+
+def suits(verb, subject, theme):
+    """Whether a verb can take these pronouns.
+
+    Args:
+        verb: a `Verb`.
+        subject: a `Nominal` or None.
+        theme: a `Nominal` or None.
+
+    Returns:
+        a bool.
+    """
+    kind = "person" if verb.frame == "dat+acc" else verb.object
+    return (subject is None or subject.noun.kind in KINDS[verb.subject]) and (
+        theme is None or kind in KINDS and theme.noun.kind in KINDS[kind])
+
+
+def referents(clause):
+    """The noun phrases of a clause that an English pronoun would point at without doubt.
+
+    Args:
+        clause: a `Clause`.
+
+    Returns:
+        list of `Nominal`: no other one of the clause has the same English pronoun.
+    """
+    nominals = [n for n in (clause.subject, *(n for n, _ in clause.objects), clause.place) if n and n.determiner]
+    words = [PRONOUNS[n.pronoun()][0] for n in nominals]
+    return [n for n, word in zip(nominals, words) if words.count(word) == 1 and n is not clause.place]
+
+
+def sample_sentence(rng):
+    """Draw a sentence: a statement, a question, or one with a subordinate clause.
+
+    Args:
+        rng: a `random.Random`.
+
+    Returns:
+        a `Clause`.
+    """
+    form = rng.choice(["plain", "question", "question", "adverb", "that", "reason", "reason", "reason"])
+    main = sample_clause(rng, that=form == "that")
+    if form == "question":
+        return replace(main, question=True)
+    if form == "adverb":
+        return replace(main, adverb=rng.choice(list(PARTICLES["adverb"])))
+    if form == "plain":
+        return main
+    pronouns = [Nominal(n.noun, plural=n.plural, of=n) for n in referents(main)]
+    roles = {}
+    if pronouns and rng.random() < 0.75:
+        roles[rng.choice(["subject", "theme"])] = rng.choice(pronouns)
+    used = [n.noun for n in (main.subject, *(n for n, _ in main.objects))]
+    conjunction = "that" if form == "that" else rng.choice(list(PARTICLES["conjunction"]))
+    return replace(main, conjunction=conjunction, clause=sample_clause(rng, avoid=used, **roles))
+
+
+def fraction(text):
+    """Map a text to a number that looks random and is the same on every machine.
+
+    Args:
+        text: a string.
+
+    Returns:
+        a float in [0, 1), from the text's sha256.
+    """
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:6], "big") / 2**48
+
+
+def part_of(facts):
+    """Which part of the data a sentence belongs to, by its combinations of subject, verb and object.
+
+    Args:
+        facts: see `Example`.
+
+    Returns:
+        "train" where every combination is a training one; "validation" or "test" where at least
+        one is kept for that part and none for the other; else "".
+    """
+    x = [fraction(" ".join(fact)) for fact in facts]
+    test, validation = any(a < 0.05 for a in x), any(0.05 <= a < 0.1 for a in x)
+    return "" if test and validation else "test" if test else "validation" if validation else "train"
+
+
+def grammar_examples(train=20000, validation=500, test=500, seed=0):
+    """Draw sentences and put each into the part of the data it belongs to.
+
+    Args:
+        train: number of training sentences.
+        validation: number of validation sentences.
+        test: number of test sentences.
+        seed: the same seed gives the same sentences.
+
+    Returns:
+        three lists of `Example`, of 4 to 20 English words and marks each, no sentence twice.
+    """
+    rng, wanted = random.Random(seed), {"train": train, "validation": validation, "test": test}
+    found = {part: {} for part in wanted}
+    while any(len(found[part]) < count for part, count in wanted.items()):
+        clause = sample_sentence(rng)
+        part = part_of(facts_of(clause))
+        if part and len(found[part]) < wanted[part]:
+            example = say(clause)
+            if 4 <= len(split_words(example.source)) <= 20:
+                found[part][example.source] = example
+    return [list(examples.values()) for examples in found.values()]
 
 
 @dataclass(frozen=True)
@@ -349,6 +1038,108 @@ class Corpus:
     test: list
     licence: str
     provenance: dict = field(default_factory=dict)
+
+
+def grammar_corpus(train=20000, validation=500, test=500, seed=0):
+    """Make a corpus of the built-in grammar.
+
+    Args:
+        train: number of training pairs.
+        validation: number of validation pairs.
+        test: number of test pairs.
+        seed: the same seed gives the same pairs.
+
+    Returns:
+        a `Corpus`; every validation or test sentence has a combination never seen in training.
+    """
+    parts = grammar_examples(train, validation, test, seed)
+    pairs = ([(example.source, example.target) for example in part] for part in parts)
+    return Corpus("grammar", *pairs, "The built-in grammar: no rights reserved.")
+
+
+def forms(noun):
+    """How many noun phrases a noun makes: four determiners, two numbers ("a" has one), adjective or none.
+
+    Args:
+        noun: a `Noun`.
+
+    Returns:
+        an int.
+    """
+    return (2 * len(DETERMINERS) - 1) * (1 + len(ADJECTIVES[noun.kind]))
+
+
+def count_objects(verb, subject):
+    """How many ways there are to go on after a subject and a verb, auxiliaries aside.
+
+    Args:
+        verb: a `Verb` with no that-clause.
+        subject: a `Noun`, or None for "I", "you", "we".
+
+    Returns:
+        an int; for `subject` with all its forms, where predicate and attribute must differ, counted here.
+    """
+    def count(kind, speakers):
+        return sum(forms(noun) for noun in nouns_of(kind) if noun is not subject) + 3 * (speakers and "person" in KINDS[kind])
+
+    words = len(ADJECTIVES[subject.kind if subject else "person"])
+    if verb.frame == "adjective":
+        return (2 * len(DETERMINERS) - 1) * words * words if subject else words
+    after = {"none": 1, "dat+acc": count("person", subject is not None) * count("object", False)}.get(verb.frame)
+    after = after or count(verb.object, subject is not None)
+    places = count("place", False)
+    return after * (places if verb.frame == "none" else 1 + places * (verb.place == "place")) * (forms(subject) if subject else 1)
+
+
+def count_sentences():
+    """Count the grammar's sentences of a single clause, exactly.
+
+    Returns:
+        an int: statements, questions and statements that begin with an adverb.
+    """
+    moods = 2 + len(PARTICLES["adverb"])
+    total = 0
+    for verb in VERBS:
+        if verb.frame != "that":
+            speakers = 3 * count_objects(verb, None) * ("person" in KINDS[verb.subject])
+            total += speakers + sum(count_objects(verb, noun) for noun in nouns_of(verb.subject))
+    return total * (1 + len(AUXILIARIES)) * moods
+
+
+def lookup_baseline(train, sources):
+    """Translate by looking the sentence up among the training sentences.
+
+    Args:
+        train: list of (source, target).
+        sources: list of strings.
+
+    Returns:
+        list of strings, empty where the sentence was never seen.
+    """
+    table = dict(train)
+    return [table.get(source, "") for source in sources]
+
+
+def word_for_word_baseline(train, sources):
+    """Replace every word by the one that goes with it best in training, by Dice's coefficient.
+
+    Args:
+        train: list of (source, target).
+        sources: list of strings.
+
+    Returns:
+        list of strings with as many words as the sources; a word never seen stays.
+    """
+    left, right, both = Counter(), Counter(), Counter()
+    for source, target in train:
+        s, t = set(split_words(source)), set(split_words(target))
+        left.update(s)
+        right.update(t)
+        both.update((a, b) for a in s for b in t)
+    best = {}
+    for (a, b), n in both.items():
+        best[a] = max(best.get(a, (0, "")), (n / (left[a] + right[b]), b))
+    return [join_words(best.get(word, (0, word))[1] for word in split_words(source)) for source in sources]
 
 
 def decode_lines(content, name):
@@ -436,18 +1227,6 @@ def connected_components(pairs):
     return list(groups.values())
 
 
-def fraction(text):
-    """Map a text to a number that looks random and is the same on every machine.
-
-    Args:
-        text: a string.
-
-    Returns:
-        a float in [0, 1), from the text's sha256.
-    """
-    return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:6], "big") / 2**48
-
-
 def split_pairs(pairs, share=0.02):
     """Divide pairs into training, validation and test so that no string occurs in two of them.
 
@@ -485,7 +1264,6 @@ CHECKSUMS = {
     "tatoeba-en-de": {"tatoeba/deu-eng.zip": "b7688f84f99fa33c17397c14d8bd9cef1fdeb2ee0bf50074767023aee8926e28"},
     "tatoeba-zh-en": {"tatoeba/cmn.txt": "9da1af87e3e61650aa38595e60baef3a4e3a18ed239a7ef4a764c0a87c7ddeff"},
 }
-
 
 LICENCES = {
     "multi30k-en-de": "Multi30k: non-commercial research and education only; do not publish weights trained on it.",
@@ -550,10 +1328,10 @@ def read_tatoeba(files):
 
 
 def load_corpus(name):
-    """Load a corpus by its name: a corpus of files is read from ANNOTATED_DATA.
+    """Load a corpus by its name: "grammar" is made, any other is read from the folder ANNOTATED_DATA.
 
     Args:
-        name: a key of `CHECKSUMS`.
+        name: "grammar" or a key of `CHECKSUMS`.
 
     Returns:
         a `Corpus`.
@@ -561,8 +1339,10 @@ def load_corpus(name):
     Raises:
         ValueError: the name is unknown, or a file is missing or damaged.
     """
+    if name == "grammar":
+        return grammar_corpus()
     if name not in CHECKSUMS:
-        raise ValueError(f"name={name!r} is no corpus; there are {', '.join(CHECKSUMS)}")
+        raise ValueError(f"name={name!r} is no corpus; there are grammar, {', '.join(CHECKSUMS)}")
     sums = CHECKSUMS[name]
     files = {file: verified(file, sha256) for file, sha256 in sums.items()}
     train, validation, test = (read_tatoeba if name.startswith("tatoeba") else read_multi30k)(files)
