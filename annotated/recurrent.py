@@ -2,12 +2,13 @@
 
 Generated from book/01-why-attention.md by tools/tangle.py: edit the chapter, not this file.
 """
+
 from dataclasses import dataclass
 from itertools import cycle, islice
 
 import torch
+import torch.nn.functional as F
 from torch import nn
-from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from tqdm import tqdm
 
@@ -45,7 +46,8 @@ def additive_scores(Q, K, v):
         ValueError: Q, K and v differ in width.
     """
     if not Q.shape[-1] == K.shape[-1] == v.shape[-1]:
-        raise ValueError(f"Q, K and v must have one width, not {Q.shape[-1]}, {K.shape[-1]} and {v.shape[-1]}")
+        widths = f"{Q.shape[-1]}, {K.shape[-1]} and {v.shape[-1]}"
+        raise ValueError(f"Q, K and v must have one width, not {widths}")
     pairs = Q.unsqueeze(-2) + K.unsqueeze(-3)  # (..., T, S, d_k)
     return torch.tanh(pairs) @ v  # (..., T, S)
 
@@ -73,9 +75,9 @@ class RecurrentConfig:
         if not 0 <= self.P_drop < 1:
             raise ValueError(f"P_drop must be at least 0 and less than 1, not {self.P_drop}")
         if len(set(special)) < 4 or min(special) < 0:
-            raise ValueError(f"pad, bos, eos and unk must be four different identifiers from 0 up, not {special}")
+            raise ValueError(f"pad, bos, eos, unk must be four different identifiers from 0 up, not {special}")
         if self.vocab <= max(special):
-            raise ValueError(f"vocab must be greater than {max(special)}, the last special token, not {self.vocab}")
+            raise ValueError(f"vocab must exceed the special token {max(special)}, not be {self.vocab}")
 
 
 def check_ids(name, ids, config):
@@ -92,16 +94,18 @@ def check_ids(name, ids, config):
             an identifier is outside the vocabulary, or a row begins with padding or goes on after it.
     """
     if not isinstance(ids, torch.Tensor) or ids.is_floating_point() or ids.dtype == torch.bool:
-        raise TypeError(f"{name} must be a tensor of integers, not {getattr(ids, 'dtype', type(ids).__name__)}")
+        kind = getattr(ids, "dtype", type(ids).__name__)
+        raise TypeError(f"{name} must be a tensor of integers, not {kind}")
     if ids.dim() != 2 or 0 in ids.shape:
-        raise ValueError(f"{name} must have the shape (sentences, positions), none of them 0, not {tuple(ids.shape)}")
+        raise ValueError(f"{name} must be (sentences, positions), neither of them 0, not {tuple(ids.shape)}")
     if ids.device.type != "cpu":
         return
     if ids.min() < 0 or ids.max() >= config.vocab:
-        raise ValueError(f"{name} must hold identifiers from 0 to {config.vocab - 1}, not {ids.min()} to {ids.max()}")
+        found = f"{ids.min()} to {ids.max()}"
+        raise ValueError(f"{name} must hold identifiers from 0 to {config.vocab - 1}, not {found}")
     real = ids != config.pad
     if not real[:, 0].all() or (real[:, 1:] & ~real[:, :-1]).any():
-        raise ValueError(f"{name} must begin every row with a token and have padding ({config.pad}) only at its end")
+        raise ValueError(f"{name} must have a token first in every row and padding ({config.pad}) only last")
 
 
 class RecurrentSeq2Seq(nn.Module):

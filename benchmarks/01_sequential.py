@@ -1,0 +1,126 @@
+"""How long one recurrent layer and one self-attention layer take, against the length of the sentence.
+
+    python benchmarks/01_sequential.py [--out results/01-sequential]
+
+One thread, one sentence at a time, forward. At n = d_model both layers do the same number of
+multiplications, so that what differs there is the order in which they may be done.
+The second question: what it costs in training, forward and backward, to call the decoder of chapter 01
+once a word instead of once a sentence.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
+
+ROOT = Path(__file__).resolve().parent.parent
+LENGTHS = [16, 32, 64, 128, 256, 512, 1024]
+D_MODEL, HEADS, SEED = 256, 4, 0
+BATCH, WORDS, VOCAB = 32, 32, 1000  # of the second question
+
+
+def milliseconds(f, repeats):
+    """Quartiles of the times of f, after two calls that do not count."""
+    f(), f()
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        f()
+        times.append(1e3 * (time.perf_counter() - begin))
+    return [round(t, 4) for t in statistics.quantiles(times, n=4)]
+
+
+def layers(repeats):
+    """Times of the two layers at every length, taken in turns so that a busy machine slows both alike."""
+    recurrent = nn.GRU(D_MODEL, D_MODEL, batch_first=True)
+    attention = nn.MultiheadAttention(D_MODEL, HEADS, batch_first=True)
+    for n in LENGTHS:
+        x = torch.randn(1, n, D_MODEL)
+        yield {
+            "n": n,
+            "recurrent_ms": milliseconds(partial(recurrent, x), repeats),
+            "attention_ms": milliseconds(partial(attention, x, x, x, need_weights=False), repeats),
+            # products with weights, a position; attention also compares and averages n positions
+            "recurrent_multiplications": n * 6 * D_MODEL**2,
+            "attention_multiplications": n * (4 * D_MODEL**2 + 2 * n * D_MODEL),
+        }
+
+
+def decoder(repeats):
+    """Times of a forward and a backward pass over a target, in one call and word by word."""
+    model = RecurrentSeq2Seq(RecurrentConfig(vocab=VOCAB, d_model=D_MODEL, P_drop=0.0))
+    source, target = torch.randint(4, VOCAB, (2, BATCH, WORDS))
+    memory = model.encode(source).detach()
+
+    def at_once():
+        model.decode(target, memory, source).sum().backward()
+
+    def word_by_word():
+        state, total = model.prepare(memory, source), 0
+        for ids in target.unbind(1):
+            logits, state = model.step(ids, state)
+            total = total + logits.sum()
+        total.backward()
+
+    return {"at_once_ms": milliseconds(at_once, repeats), "word_by_word_ms": milliseconds(word_by_word, repeats)}
+
+
+def processor():
+    """The processor's name, where the system says it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "01-sequential")
+    parser.add_argument("--repeats", type=int, default=40)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(SEED)
+    git = ["git", "-C", str(ROOT)]
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+    run = {
+        "command": "python benchmarks/01_sequential.py",
+        "commit": commit,
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": {"processor": processor(), "threads": 1, "gpu": None},
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "seed": SEED,
+        "config": {
+            "d_model": D_MODEL, "h": HEADS, "sentences": 1, "repeats": args.repeats, "pass": "forward",
+            "decoder": {"sentences": BATCH, "words": WORDS, "vocab": VOCAB, "pass": "forward and backward"},
+        },
+        "data": "random numbers",
+    }
+    with torch.no_grad():
+        scores = {
+            "unit": "milliseconds: lower quartile, median, upper quartile",
+            "layers": list(layers(args.repeats)),
+        }
+    scores["decoder"] = decoder(max(3, args.repeats // 4))
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name, content in (("run.json", run), ("scores.json", scores)):
+        (args.out / name).write_text(json.dumps(content, indent=1) + "\n")
+    for row in scores["layers"]:
+        print(row["n"], row["recurrent_ms"], row["attention_ms"], file=sys.stderr)
+    print(scores["decoder"], file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
