@@ -1,0 +1,237 @@
+"""The package's page: every module, read as text and never imported, with the chapter each name comes from."""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.util.docutils import SphinxDirective
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PACKAGE = ROOT / "annotated"
+SECTION = re.compile(r"(Args|Arguments|Attributes|Returns|Yields|Raises|Example|Examples|Note|Notes):\s*$")
+ITEM = re.compile(r"(\*{0,2}[\w.]+(?:, \*{0,2}[\w.]+)*)(?: \([^)]*\))?: +(.*)", re.S)
+
+
+def chapter_of() -> dict[str, str]:
+    "Module -> the file name of its chapter, from the chapters' front matter."
+    found = {}
+    for chapter in sorted((ROOT / "book").glob("[0-9][0-9]-*.md")):
+        line = re.search(r"^module:\s*(\w+)", chapter.read_text(encoding="utf-8").split("\n---", 1)[0], re.M)
+        if line:
+            found[line[1]] = chapter.stem
+    return found
+
+
+def modules() -> list[SimpleNamespace]:
+    "The package's modules in the order of the chapters; each with its docstring and its public definitions."
+    chapters = chapter_of()
+    out = []
+    for path in PACKAGE.glob("*.py"):
+        if path.stem == "__main__":
+            continue
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        name = "annotated" if path.stem == "__init__" else f"annotated.{path.stem}"
+        found = [d for node in tree.body for d in definitions(node, text)]
+        public = declared(tree)
+        found = [d for d in found if (d.name in public if public is not None else not d.name.startswith("_"))]
+        if found:
+            doc = ast.get_docstring(tree) or ""
+            out.append(SimpleNamespace(name=name, path=path, doc=doc, found=found, chapter=chapters.get(path.stem, "")))
+    return sorted(out, key=lambda m: (m.name != "annotated", m.chapter or "~", m.name))
+
+
+def declared(tree: ast.Module) -> set[str] | None:
+    "What `__all__` lists, or None where there is none."
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            try:
+                return set(ast.literal_eval(node.value))
+            except ValueError:
+                return None
+    return None
+
+
+def definitions(node: ast.stmt, text: str) -> list[SimpleNamespace]:
+    "What a statement at top level defines: a function, a class or a constant."
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return [function(node)]
+    if isinstance(node, ast.ClassDef):
+        return [klass(node, text)]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    source = ast.get_source_segment(text, node) or ""
+    return [
+        SimpleNamespace(kind="data", name=t.id, parameters=None, returns="", doc="", source=source, members=[])
+        for t in targets
+        if isinstance(t, ast.Name) and t.id != "__all__"
+    ]
+
+
+def function(node, kind: str = "function") -> SimpleNamespace:
+    arguments = node.args
+    if kind == "method" and (arguments.posonlyargs + arguments.args):
+        skip = not any(ast.unparse(d) == "staticmethod" for d in node.decorator_list)
+        arguments.args = arguments.args[1:] if skip else arguments.args
+    returns = ast.unparse(node.returns) if node.returns else ""
+    doc = ast.get_docstring(node) or ""
+    return SimpleNamespace(kind=kind, name=node.name, parameters=split(ast.unparse(arguments)), returns=returns, doc=doc, source="", members=[])
+
+
+def split(arguments: str) -> list[str]:
+    "The parameters of a signature, one by one: commas inside brackets do not part them."
+    out, depth, quote = [""], 0, ""
+    for sign in arguments:
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "'\"":
+            quote = sign
+        depth += 0 if quote else (sign in "([{") - (sign in ")]}")
+        if sign == "," and depth == 0 and not quote:
+            out.append("")
+        else:
+            out[-1] += sign
+    return [part.strip() for part in out if part.strip()]
+
+
+def klass(node: ast.ClassDef, text: str) -> SimpleNamespace:
+    "A class: its constructor's parameters, its documented methods, and, of a dataclass, its fields as written."
+    methods = {n.name: n for n in node.body if isinstance(n, ast.FunctionDef)}
+    fields = [n for n in node.body if isinstance(n, ast.AnnAssign)]
+    data = any("dataclass" in ast.unparse(d) for d in node.decorator_list) or any("NamedTuple" in ast.unparse(b) for b in node.bases)
+    source = ""
+    parameters = function(methods["__init__"], "method").parameters if "__init__" in methods else []
+    if data and fields:
+        parameters = ["..."] if len(fields) > 6 else [ast.unparse(n) for n in fields]
+        lines = text.splitlines()[fields[0].lineno - 1 : fields[-1].end_lineno]
+        source = inspect.cleandoc("\n".join(lines))
+    members = [
+        function(n, "property" if any("property" in ast.unparse(d) for d in n.decorator_list) else "method")
+        for name, n in methods.items()
+        if (not name.startswith("_") and (ast.get_docstring(n) or name == "forward"))
+    ]
+    doc = ast.get_docstring(node) or ""
+    return SimpleNamespace(kind="class", name=node.name, parameters=parameters, returns="", doc=doc, source=source, members=members)
+
+
+def names() -> dict[str, str]:
+    "Public name -> full name, of names that only one module defines."
+    seen: dict[str, list[str]] = {}
+    for module in modules():
+        for found in module.found:
+            seen.setdefault(found.name, []).append(f"{module.name}.{found.name}")
+    return {name: full[0] for name, full in seen.items() if len(full) == 1}
+
+
+def inline(text: str) -> list[nodes.Node]:
+    "A docstring's prose: code between backticks, the rest as it stands."
+    out: list[nodes.Node] = []
+    for i, part in enumerate(re.split(r"``?([^`]+)``?", " ".join(text.split()))):
+        if part:
+            out.append(nodes.literal(part, part) if i % 2 else nodes.Text(part))
+    return out
+
+
+def blocks(lines: list[str]) -> list[nodes.Node]:
+    "Paragraphs, lists and indented code."
+    out: list[nodes.Node] = []
+    for block in re.split(r"\n\s*\n", "\n".join(lines).strip("\n")):
+        if not block.strip():
+            continue
+        rows = block.splitlines()
+        if all(row.startswith("    ") for row in rows) or rows[0].lstrip().startswith(">>>"):
+            code = inspect.cleandoc("\n" + block)
+            out.append(nodes.literal_block(code, code, language="python"))
+        elif rows[0].startswith("- "):
+            items = re.split(r"^- ", block, flags=re.M)[1:]
+            out.append(nodes.bullet_list("", *(nodes.list_item("", nodes.paragraph("", "", *inline(i))) for i in items)))
+        else:
+            out.append(nodes.paragraph("", "", *inline(block)))
+    return out
+
+
+def docstring(doc: str) -> list[nodes.Node]:
+    "A docstring in the form CONTRIBUTING.md asks for: a sentence, then Args, Returns, Raises."
+    parts: list[tuple[str, list[str]]] = [("", [])]
+    for line in doc.splitlines():
+        heading = SECTION.match(line)
+        if heading:
+            parts.append((heading[1], []))
+        else:
+            parts[-1][1].append(line)
+    out = blocks(parts[0][1])
+    fields = nodes.definition_list(classes=["api-fields"])
+    for heading, lines in parts[1:]:
+        body = inspect.cleandoc("\n" + "\n".join(lines))
+        if heading.startswith("Example"):
+            out.append(nodes.literal_block(body, body, language="python"))
+            continue
+        content = items(body) if heading in ("Args", "Arguments", "Attributes", "Raises") else blocks(body.splitlines())
+        term = nodes.term("", {"Args": "Arguments"}.get(heading, heading))
+        fields += nodes.definition_list_item("", term, nodes.definition("", *content))
+    if fields.children:
+        out.append(fields)
+    return out
+
+
+def items(body: str) -> list[nodes.Node]:
+    "The lines `name: what it is` of a section, as a list."
+    entries: list[str] = []
+    for line in body.splitlines():
+        if line.startswith(" ") and entries:
+            entries[-1] += " " + line.strip()
+        elif line.strip():
+            entries.append(line)
+    out = nodes.bullet_list(classes=["api-items"])
+    for entry in entries:
+        match = ITEM.match(entry)
+        content = [nodes.literal(match[1], match[1]), nodes.Text(" "), *inline(match[2])] if match else inline(entry)
+        out += nodes.list_item("", nodes.paragraph("", "", *content))
+    return [out]
+
+
+class Reference(SphinxDirective):
+    "`annotated-api`: the whole package."
+
+    def run(self):
+        out = []
+        for module in modules():
+            self.env.note_dependency(str(module.path))
+            short = module.name.removeprefix("annotated.")
+            section = nodes.section(ids=[f"api-{short}", f"module-{module.name}"])
+            self.state.document.note_explicit_target(section, section)
+            section += nodes.title("", "", nodes.literal(module.name, module.name))
+            section += nodes.paragraph("", "", nodes.inline("", "", classes=["chapter-of"], chapter=module.chapter))
+            section += [self.entry(module, found) for found in module.found]
+            python = self.env.get_domain("py")
+            python.note_module(module.name, f"module-{module.name}", "", "", False)
+            python.note_object(module.name, "module", f"module-{module.name}", location=section)
+            out.append(section)
+        return out
+
+    def entry(self, module, found, owner: str = ""):
+        full = ".".join(filter(None, [module.name, owner, found.name]))
+        signature = addnodes.desc_signature("", "", ids=[full], classes=["sig-object", "py"], module=module.name, fullname=full)
+        signature["_toc_parts"] = (found.name,)
+        signature["_toc_name"] = "" if owner else found.name
+        if found.kind in ("class", "property"):
+            signature += addnodes.desc_annotation(found.kind + " ", found.kind + " ")
+        signature += addnodes.desc_name(found.name, found.name)
+        if found.parameters is not None and found.kind != "property":
+            parameters = addnodes.desc_parameterlist()
+            parameters += [addnodes.desc_parameter("", "", nodes.Text(p)) for p in found.parameters]
+            signature += parameters
+        if found.returns:
+            signature += addnodes.desc_returns("", found.returns)
+        if not owner:
+            signature += nodes.inline("", "", classes=["from-chapter"], fullname=full)
+        content = addnodes.desc_content("", *docstring(found.doc))
+        if found.source:
+            content += nodes.literal_block(found.source, found.source, language="python")
+        content += [self.entry(module, member, found.name) for member in found.members]
+        self.state.document.note_explicit_target(signature, signature)
+        self.env.get_domain("py").note_object(full, found.kind, full, location=signature)
+        return addnodes.desc("", signature, content, domain="py", objtype=found.kind, desctype=found.kind, noindex=False, classes=["py", found.kind])

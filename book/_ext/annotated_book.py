@@ -1,0 +1,337 @@
+"""What this book's page does beyond the theme: numbers, exported cells, the drawing, self-hosted math and type.
+
+Chapters say nothing about any of it: it follows from their file names, tags and notebook metadata
+(`annotated.module`, `annotated.paper`, `annotated.lit`).
+"""
+
+import ast
+import importlib.util
+import json
+import re
+from html import escape
+from pathlib import Path
+
+import annotated_api as api
+from annotated_drawing import PARTS, drawing
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+API = "book/api"
+PROMPTS = {"setup": "setup", "solution": "the solution", "hide-input": "how it is drawn"}
+log = logging.getLogger(__name__)
+
+
+# ---------------------------------------------------------------- math and type
+
+def fetched() -> list[Path] | None:
+    "Folders with MathJax and the typefaces, or None where they cannot be had."
+    spec = importlib.util.spec_from_file_location("mathjax", ROOT / "tools" / "mathjax.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    folders = [tool.fetch(name) for name in tool.PAGE]
+    return None if None in folders else folders
+
+
+def host(app, config) -> None:
+    "Serve math and type from the book itself."
+    folders = fetched()
+    if folders is None:
+        log.info("math comes from the CDN and type from the reader's machine: npm is needed to host them here")
+        return
+    config.html_static_path += [str(folder) for folder in folders]
+    config.mathjax_path = "mathjax/tex-mml-chtml.js"
+    config.html_css_files.insert(0, "faces.css")
+
+
+# ---------------------------------------------------------------- what a notebook says about itself
+
+def about(env, docname: str) -> dict:
+    "The notebook's `annotated` metadata; empty for other pages."
+    path = Path(env.doc2path(docname))
+    if path.suffix != ".ipynb":
+        return {}
+    return json.loads(path.read_text(encoding="utf-8")).get("metadata", {}).get("annotated", {})
+
+
+def number(docname: str) -> int | None:
+    "The chapter's number, from its file name."
+    match = re.match(r"(\d\d)-", docname.rsplit("/", 1)[-1])
+    return int(match[1]) if match else None
+
+
+def letter(docname: str) -> str:
+    "The number of a chapter or the letter of an appendix."
+    match = re.match(r"([A-Z])-", docname.rsplit("/", 1)[-1])
+    n = number(docname)
+    return match[1] if match else "" if n is None else str(n)
+
+
+# ---------------------------------------------------------------- while a page is read
+
+def prepare(app, doctree) -> None:
+    env = app.env
+    docname = env.docname
+    told = about(env, docname)
+    title(doctree, docname)
+    masthead(app, doctree, told)
+    for cell in list(doctree.findall(lambda n: isinstance(n, nodes.container) and "cell" in n.get("classes", []))):
+        dress(env, docname, cell, told.get("module"))
+    colour(doctree)
+    link_names(env, doctree, told.get("module"))
+    for table in doctree.findall(nodes.table):
+        table["classes"].append("booktabs")
+
+
+def title(doctree, docname: str) -> None:
+    "Put the chapter's number before its title, where the sidebar finds it too."
+    head = next(doctree.findall(nodes.title), None)
+    sign = letter(docname)
+    if head is not None and sign:
+        head.insert(0, nodes.inline("", f"{sign}\u2002", classes=["chapter-number"]))
+
+
+def masthead(app, doctree, told: dict) -> None:
+    "Under the title: the place in the paper, the module, and the drawing with the parts at hand lit."
+    head = next(doctree.findall(nodes.title), None)
+    if head is None or not told:
+        return
+    below = []
+    if told.get("lit"):
+        try:
+            svg = drawing(told["lit"])
+        except ValueError as error:
+            log.warning("%s", error, location=head)
+        else:
+            below.append(nodes.raw("", f'<div class="here">{svg}</div>', format="html"))
+    line = nodes.paragraph(classes=["place"])
+    if told.get("paper"):
+        line += nodes.inline("", "The paper: " + ", ".join(map(spell, told["paper"])))
+    if told.get("module"):
+        if line.children:
+            line += nodes.Text(" · ")
+        line += nodes.Text("code: ")
+        line += module_link(app.env, f"annotated.{told['module']}")
+    if line.children:
+        below.append(line)
+    for node in reversed(below):
+        head.parent.insert(head.parent.index(head) + 1, node)
+
+
+def spell(place: str) -> str:
+    "`3.2.1` -> `section 3.2.1`; anything else as it stands."
+    return f"section {place}" if re.fullmatch(r"[\d.]+", str(place)) else str(place)
+
+
+def module_link(env, module: str) -> nodes.Node:
+    text = nodes.literal(module, module)
+    if API not in env.found_docs or not (api.PACKAGE / f"{module.split('.')[1]}.py").exists():
+        return text
+    return addnodes.pending_xref("", text, refdomain="py", reftype="mod", reftarget=module, refexplicit=True, refdoc=env.docname)
+
+
+def dress(env, docname: str, cell, module: str | None) -> None:
+    "What a cell's tags mean on the page."
+    tags = set(cell.get("cell_metadata", {}).get("tags", [])) or {c[4:].replace("_", "-") for c in cell["classes"] if c.startswith("tag_")}
+    if "launch" in tags:
+        cell.parent.remove(cell)
+        return
+    if "setup" in tags and "hide_mode" not in cell:
+        cell["hide_mode"] = "all"
+    for tag, words in PROMPTS.items():
+        if tag in tags and "hide_mode" in cell:
+            cell["prompt_show"] = f"Show {words}"
+            cell["prompt_hide"] = f"Hide {words}"
+            break
+    if "export" in tags and module:
+        export(env, docname, cell, f"annotated.{module}")
+
+
+def bound(source: str) -> list[str]:
+    "The names that a cell's code binds at top level; none for imports."
+    try:
+        body = ast.parse(source).body
+    except SyntaxError:
+        return []
+    out = []
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+            out.append(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            out += [t.id for t in targets if isinstance(t, ast.Name)]
+    return out
+
+
+def export(env, docname: str, cell, module: str) -> None:
+    "Say above an exported cell where it goes."
+    code = next(cell.findall(nodes.literal_block), None)
+    found = bound(code.astext()) if code is not None else []
+    line = nodes.paragraph(classes=["export-line"])
+    line += module_link(env, module)
+    line += nodes.Text(" · ")
+    if not found:
+        line += nodes.inline("", "imports")
+        cell["classes"].append("export-imports")
+    for i, name in enumerate(found):
+        full = f"{module}.{name}"
+        place = f"export-{name}"
+        cell["ids"].append(place)
+        env.annotated_exports[full] = (docname, place)
+        if i:
+            line += nodes.Text(", ")
+        text = nodes.literal(name, name)
+        if API in env.found_docs and name in {d.split(".")[-1] for d in public(env, module)}:
+            text = addnodes.pending_xref("", text, refdomain="py", reftype="obj", reftarget=full, refexplicit=True, refdoc=docname)
+        line += text
+    cell.insert(0, line)
+
+
+def public(env, module: str) -> list[str]:
+    "The public names of a module as the package's page lists them."
+    if not hasattr(env, "annotated_public"):
+        env.annotated_public = {m.name: [f"{m.name}.{d.name}" for d in m.found] for m in api.modules()}
+    return env.annotated_public.get(module, [])
+
+
+def colour(doctree) -> None:
+    "On a page where some formula has queries, keys and values, these letters keep their hues."
+    formulas = [*doctree.findall(nodes.math), *doctree.findall(nodes.math_block)]
+    words = [set(re.findall(r"(?<![A-Za-z\\])[QKV](?![A-Za-z])", node.astext())) for node in formulas]
+    if {"Q", "K", "V"} in words:
+        for node in formulas:
+            node["classes"].append("qkv")
+
+
+def link_names(env, doctree, own: str | None) -> None:
+    "Code in the text that is a public name of another chapter leads to its entry on the package's page."
+    if API not in env.found_docs or env.docname == API:
+        return
+    known = env.annotated_names
+    for node in list(doctree.findall(nodes.literal)):
+        full = known.get(node.astext().removesuffix("()"), node.astext() if node.astext() in known.values() else None)
+        inside = node.parent
+        while inside is not None and not isinstance(inside, (nodes.title, nodes.reference, addnodes.pending_xref)):
+            inside = inside.parent
+        if full is None or inside is not None or full.split(".")[1] == own:
+            continue
+        link = addnodes.pending_xref("", refdomain="py", reftype="obj", reftarget=full, refexplicit=True, refdoc=env.docname, classes=["quiet"])
+        node.replace_self(link)
+        link += node
+
+
+# ---------------------------------------------------------------- when all pages are read
+
+def start(app) -> None:
+    env = app.env
+    if not hasattr(env, "annotated_exports"):
+        env.annotated_exports = {}
+    env.annotated_names = api.names()
+    env.annotated_public = {m.name: [f"{m.name}.{d.name}" for d in m.found] for m in api.modules()}
+
+
+def outdated(app, env, added, changed, removed) -> list[str]:
+    "The package's page and the front page speak of all chapters: they are always read again."
+    return [name for name in (API, app.config.root_doc, "book/index") if name in env.found_docs]
+
+
+def purge(app, env, docname: str) -> None:
+    exports = getattr(env, "annotated_exports", {})
+    env.annotated_exports = {full: place for full, place in exports.items() if place[0] != docname}
+
+
+def merge(app, env, docnames, other) -> None:
+    env.annotated_exports.update({full: place for full, place in other.annotated_exports.items() if place[0] in docnames})
+
+
+def renumber(app, env) -> list[str]:
+    "Figures, tables and equations count within their chapter: figure 2.1 is the first of chapter 2."
+    for docname, kinds in env.toc_fignumbers.items():
+        n = letter(docname)
+        for ids in kinds.values():
+            order = sorted(ids, key=lambda i: ids[i])
+            for place, i in enumerate(order, 1):
+                ids[i] = (n, place) if n else (place,)
+    return []
+
+
+def resolve(app, doctree, docname: str) -> None:
+    "Links from the package's page back to the chapters."
+    env = app.env
+    for node in list(doctree.findall(nodes.inline)):
+        if "from-chapter" in node["classes"]:
+            place = env.annotated_exports.get(node["fullname"])
+            if place is None:
+                node.parent.remove(node)
+                continue
+            where, anchor = place
+            words = f"chapter {letter(where)}"
+        elif "chapter-of" in node["classes"]:
+            where, anchor = f"notebooks/{node['chapter']}", ""
+            if not node["chapter"] or where not in env.titles:
+                paragraph = node.parent
+                paragraph.parent.remove(paragraph)
+                continue
+            words = f"Made in chapter {env.titles[where].astext().replace(chr(0x2002), ', ')}."
+        else:
+            continue
+        uri = app.builder.get_relative_uri(docname, where) + (f"#{anchor}" if anchor else "")
+        node += nodes.reference("", words, refuri=uri, internal=True)
+    for node in list(doctree.findall(ModelMap)):
+        node.replace_self(nodes.raw("", large(app, docname), format="html"))
+
+
+class ModelMap(nodes.General, nodes.Element):
+    "Stands for the large drawing until all chapters are known."
+
+
+class ModelMapDirective(SphinxDirective):
+    "`model-map`: the drawing, large; each part leads to the first chapter about it."
+
+    def run(self):
+        return [ModelMap()]
+
+
+def large(app, docname: str) -> str:
+    "The drawing with each part linked to the chapter that lights the fewest parts besides it."
+    best: dict[str, tuple[int, str]] = {}
+    for where in sorted(app.env.found_docs):
+        lit = about(app.env, where).get("lit", [])
+        for part in lit:
+            if part in PARTS and (part not in best or len(lit) < best[part][0]):
+                best[part] = (len(lit), where)
+    links = {}
+    for part, (_, where) in best.items():
+        words = "chapter " + app.env.titles[where].astext().replace("\u2002", ", ")
+        links[part] = (app.builder.get_relative_uri(docname, where), words)
+    return f'<figure class="model-map">{drawing(size="large", links=links)}</figure>'
+
+
+def scripts(app, pagename, templatename, context, doctree) -> None:
+    "The theme declares one script twice, which is an error in the console; keep the first."
+    seen, kept = set(), []
+    for script in context.get("script_files", []):
+        body = getattr(script, "attributes", {}).get("body")
+        if body is not None and body in seen:
+            continue
+        seen.add(body)
+        kept.append(script)
+    context["script_files"] = kept
+
+
+def setup(app):
+    app.add_node(ModelMap)
+    app.add_directive("annotated-api", api.Reference)
+    app.add_directive("model-map", ModelMapDirective)
+    app.connect("config-inited", host)
+    app.connect("builder-inited", start)
+    app.connect("env-get-outdated", outdated)
+    app.connect("env-purge-doc", purge)
+    app.connect("env-merge-info", merge)
+    app.connect("doctree-read", prepare, priority=100)
+    app.connect("env-get-updated", renumber, priority=900)
+    app.connect("doctree-resolved", resolve)
+    app.connect("html-page-context", scripts, priority=900)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,20 @@
+// Tables scroll inside themselves on narrow screens; what scrolls can be reached with the keyboard.
+document.addEventListener("DOMContentLoaded", () => {
+  const scrolling = () => {
+    for (const box of document.querySelectorAll(".bd-article pre, .bd-article .pst-scrollable-table-container, .bd-article .cell_output .text_html, .bd-article div.math")) {
+      if (box.scrollWidth > box.clientWidth + 1) box.tabIndex = 0;
+      else box.removeAttribute("tabindex");
+    }
+  };
+  scrolling();
+  addEventListener("resize", scrolling);
+  // A reader who prints wants to see what is folded.
+  let opened = [];
+  addEventListener("beforeprint", () => {
+    opened = [...document.querySelectorAll(".bd-article details:not([open])")];
+    for (const box of opened) box.open = true;
+  });
+  addEventListener("afterprint", () => {
+    for (const box of opened) box.open = false;
+  });
+});
