@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -192,7 +193,8 @@ def average(model, folder, k=5):
         raise ValueError(f"no checkpoint in {Path(folder, 'checkpoints')}: train first")
     weights = [load_file(checkpoint / "model.safetensors") for checkpoint in found]
     mean = {name: torch.stack([w[name].float() for w in weights]).mean(0) for name in weights[0]}
-    model.load_state_dict(mean, strict=False)  # a tied matrix is stored once
+    if model.load_state_dict(mean, strict=False).unexpected_keys:  # missing ones: a tied matrix is stored once
+        raise ValueError(f"the checkpoints in {folder} are another model's")
     return len(found)
 
 
@@ -301,6 +303,7 @@ def train(model, recipe, batches, folder=None, evaluate=None):
     """
     run = Run(model, optimizer(model, recipe.beta1, recipe.beta2, recipe.eps), folder).resume()
     log, coming = Log(folder, run.step), stream(batches, run.epoch, run.position)
+    began = time.monotonic()
     bar = tqdm(total=recipe.steps, initial=run.step, unit="step", dynamic_ncols=True, mininterval=0.5)
     with bar, stopping() as stop:
         while run.step < recipe.steps:
@@ -309,7 +312,7 @@ def train(model, recipe, batches, folder=None, evaluate=None):
             bar.update()
             last = run.step == recipe.steps
             if evaluate and (last or run.step % recipe.evaluate_every == 0):
-                log.add(step=run.step, **evaluate(model.eval()))
+                log.add(step=run.step, seconds=round(time.monotonic() - began), **evaluate(model.eval()))
             if stop or last or run.step % recipe.save_every == 0:
                 run.save(recipe.keep)
             if stop:
@@ -337,13 +340,14 @@ def advance(run, coming, recipe):
 
 def provenance(**more):
     """Where a record comes from: command, commit, date, machine, versions; and what the caller adds."""
+    program = Path(sys.argv[0]).name
     git = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True)
     processor = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
         names = [line.split(": ")[1] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
         processor = names[0] if names else processor
     return {
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": " ".join([program.replace("__main__.py", "python -m annotated"), *sys.argv[1:]]),
         "commit": git.stdout.strip() or None,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "machine": {
