@@ -507,6 +507,8 @@ show shows shown       zeigen zeigt gezeigt           haben  dat+acc   person  o
 say says said          sagen sagt gesagt              haben  that      person  -        -
 know knows known       wissen weiß/weißt/weiß/wissen gewusst  haben  that  person  -    -
 believe believes believed glauben glaubt geglaubt     haben  that      person  -        -
+look looks looked      aus|sehen sieht ausgesehen     haben  adjective any     -        -
+stay stays stayed      bleiben bleibt geblieben       sein   adjective any     -        -
 be am/are/is/are been  sein bin/bist/ist/sind gewesen sein   adjective any     -        -
 """.strip().splitlines())
 
@@ -783,7 +785,7 @@ class Example:
         alignment: (source index, target index) of words that translate each other, over `split_words`.
         antecedents: (index of a source pronoun, index of the noun it refers to).
         tree: the English constituents in brackets, Penn style.
-        facts: who does what: a tuple (subject, verb, object) of each clause.
+        facts: who does what, see `facts_of`.
     """
 
     source: str
@@ -819,20 +821,19 @@ def bracketed(tree):
 
 
 def facts_of(clause):
-    """List who does what in a clause and the clause below it.
+    """List who does what in a clause and the clause below it, whether by noun or by pronoun.
 
     Args:
         clause: a `Clause`.
 
     Returns:
-        tuple of (subject, verb, object), each by its English word; the object "" where there is none.
+        tuple of (subject noun, German verb, object); the object is an English noun or adjective, "me", "you",
+        "us" or ""; a clause about "I", "you" or "we" states none.
     """
-    def name(nominal):
-        return nominal.noun.singular if nominal.determiner else PRONOUNS[nominal.pronoun()][0]
-
-    thing = name(clause.objects[-1][0]) if clause.objects else clause.adjective
-    fact = (name(clause.subject), clause.verb.german, thing)
-    return (fact, *facts_of(clause.clause)) if clause.clause else (fact,)
+    last = clause.objects[-1][0] if clause.objects else None
+    thing = clause.adjective if last is None else last.noun.singular if last.noun else PRONOUNS[last.pronoun()][1]
+    facts = facts_of(clause.clause) if clause.clause else ()
+    return ((clause.subject.noun.singular, clause.verb.german, thing), *facts) if clause.subject.noun else facts
 
 
 def say(clause):
