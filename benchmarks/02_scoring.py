@@ -1,0 +1,150 @@
+"""Does additive scoring cost more time than dot-product scoring, and is a matrix product the reason?
+
+    python benchmarks/02_scoring.py [--device cuda] [--threads 1] [--seed 0] [--repeats 15] [--out results/02-scoring]
+
+Scores T queries against S = T keys in three ways that take the same number of multiplications:
+
+    dot       all inner products at once, as one matrix product (section 3.2.1)
+    pairwise  the same inner products without a matrix product: multiply every pair, then sum
+    additive  v . tanh(q + k) for every pair
+
+The third differs from the first in two things, the tanh and the missing matrix product; the second, in one.
+Writes run.json (how it was run) and scores.json (one entry per scoring, size and pass), which chapter 02 reads.
+"""
+
+import argparse
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from annotated.recurrent import additive_scores
+
+ROOT = Path(__file__).resolve().parent.parent
+WIDTHS = [8, 16, 32, 64, 128, 256, 512]  # at T = S = LENGTH
+LENGTHS = [16, 32, 64, 128, 256, 512, 1024]  # at d = WIDTH
+LENGTH, WIDTH = 128, 64
+
+
+def dot(Q, K, v):
+    return Q @ K.transpose(-2, -1) / math.sqrt(Q.shape[-1])
+
+
+def pairwise(Q, K, v):
+    return (Q.unsqueeze(-2) * K.unsqueeze(-3)).sum(-1) / math.sqrt(Q.shape[-1])
+
+
+SCORINGS = {"dot": dot, "pairwise": pairwise, "additive": additive_scores}
+
+
+def inputs(length, width, device, seed):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(length, width), (length, width), (width,)]
+    return [torch.randn(s, generator=generator).to(device).requires_grad_() for s in shapes]
+
+
+def forward(scoring, tensors):
+    with torch.no_grad():
+        return scoring(*tensors)
+
+
+def both(scoring, tensors, gradient):
+    used = tensors if scoring is additive_scores else tensors[:2]
+    return torch.autograd.grad(scoring(*tensors), used, gradient)
+
+
+def seconds(f, repeats, device):
+    """The times of single calls, after calls for a tenth of a second to warm up."""
+    wait = torch.cuda.synchronize if device == "cuda" else (lambda: None)
+    start = time.perf_counter()
+    while time.perf_counter() - start < 0.1:
+        f()
+        wait()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        f()
+        wait()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def measure(args):
+    sizes = sorted({(LENGTH, d) for d in WIDTHS} | {(t, WIDTH) for t in LENGTHS})
+    for length, width in sizes:
+        tensors = inputs(length, width, args.device, args.seed)
+        gradient = torch.ones(length, length, device=args.device)
+        for name, scoring in SCORINGS.items():
+            passes = {
+                "forward": partial(forward, scoring, tensors),
+                "forward and backward": partial(both, scoring, tensors, gradient),
+            }
+            for which, f in passes.items():
+                times = seconds(f, args.repeats, args.device)
+                entry = {"scoring": name, "pass": which, "T": length, "S": length, "d": width}
+                yield entry | {"seconds_min": min(times), "seconds_median": statistics.median(times)}
+            print(f"T = S = {length}, d = {width}, {name}: {1e3 * min(times):.3f} ms", file=sys.stderr)
+
+
+def cpu():
+    """The processor's name as Linux tells it, or what Python knows."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def git(*words):
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def run(args):
+    sources = ["benchmarks/02_scoring.py", "annotated/recurrent.py"]
+    return {
+        "command": " ".join(["python", "benchmarks/02_scoring.py", *sys.argv[1:]]),
+        "commit": git("rev-parse", "HEAD"),
+        "changed_since_commit": bool(git("status", "--porcelain", "--", *sources)),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": {"system": platform.system(), "processor": cpu(), "cores": os.cpu_count()},
+        "gpu": torch.cuda.get_device_name() if args.device == "cuda" else None,
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "threads": args.threads,
+        "seed": args.seed,
+        "config": {
+            "repeats": args.repeats,
+            "dtype": "float32",
+            "widths": WIDTHS,
+            "width_of_lengths": WIDTH,
+            "lengths": LENGTHS,
+            "length_of_widths": LENGTH,
+        },
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--repeats", type=int, default=15, help="calls that are timed, of which the fastest counts")
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "02-scoring")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    record = {"run.json": run(args), "scores.json": list(measure(args))}
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name, value in record.items():
+        (args.out / name).write_text(json.dumps(value, indent=1) + "\n")
+    print(f"{args.out.name}: {len(record['scores.json'])} measurements", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
