@@ -1,6 +1,6 @@
 """Does additive scoring cost more time than dot-product scoring, and is a matrix product the reason?
 
-    python benchmarks/02_scoring.py [--device cuda] [--threads 1] [--seed 0] [--repeats 15] [--out results/02-scoring]
+    python benchmarks/02_scoring.py [--device cuda] [--threads 1] [--seed 0] [--rounds 12] [--out results/02-scoring]
 
 Scores T queries against S = T keys in three ways that take the same number of multiplications:
 
@@ -8,7 +8,7 @@ Scores T queries against S = T keys in three ways that take the same number of m
     pairwise  the same inner products without a matrix product: multiply every pair, then sum
     additive  v . tanh(q + k) for every pair
 
-The third differs from the first in two things, the tanh and the missing matrix product; the second, in one.
+The third differs from the first in two things, the tanh and the missing matrix product; the second in one.
 Writes run.json (how it was run) and scores.json (one entry per scoring, size and pass), which chapter 02 reads.
 """
 
@@ -62,15 +62,13 @@ def both(scoring, tensors, gradient):
     return torch.autograd.grad(scoring(*tensors), used, gradient)
 
 
-def seconds(f, repeats, device):
-    """The times of single calls, after calls for a tenth of a second to warm up."""
+def seconds(f, device):
+    """The times of single calls after one to warm up: five, or as many as start within a fifth of a second."""
     wait = torch.cuda.synchronize if device == "cuda" else (lambda: None)
-    start = time.perf_counter()
-    while time.perf_counter() - start < 0.1:
-        f()
-        wait()
-    times = []
-    for _ in range(repeats):
+    f()
+    wait()
+    times, begun = [], time.perf_counter()
+    while not times or (len(times) < 5 and time.perf_counter() - begun < 0.2):
         start = time.perf_counter()
         f()
         wait()
@@ -78,21 +76,29 @@ def seconds(f, repeats, device):
     return times
 
 
-def measure(args):
-    sizes = sorted({(LENGTH, d) for d in WIDTHS} | {(t, WIDTH) for t in LENGTHS})
-    for length, width in sizes:
+def cases(args):
+    """Every size, scoring and pass, with the call to time."""
+    for length, width in sorted({(LENGTH, d) for d in WIDTHS} | {(t, WIDTH) for t in LENGTHS}):
         tensors = inputs(length, width, args.device, args.seed)
         gradient = torch.ones(length, length, device=args.device)
         for name, scoring in SCORINGS.items():
-            passes = {
-                "forward": partial(forward, scoring, tensors),
-                "forward and backward": partial(both, scoring, tensors, gradient),
-            }
-            for which, f in passes.items():
-                times = seconds(f, args.repeats, args.device)
-                entry = {"scoring": name, "pass": which, "T": length, "S": length, "d": width}
-                yield entry | {"seconds_min": min(times), "seconds_median": statistics.median(times)}
-            print(f"T = S = {length}, d = {width}, {name}: {1e3 * min(times):.3f} ms", file=sys.stderr)
+            entry = {"scoring": name, "T": length, "S": length, "d": width}
+            yield entry | {"pass": "forward"}, partial(forward, scoring, tensors)
+            yield entry | {"pass": "forward and backward"}, partial(both, scoring, tensors, gradient)
+
+
+def measure(args):
+    """Go through all cases in rounds, so that a busy minute of the machine falls on none alone."""
+    every = list(cases(args))
+    times = [[] for _ in every]
+    for number in range(args.rounds):
+        for (_, f), found in zip(every, times):
+            found += seconds(f, args.device)
+        print(f"round {number + 1} of {args.rounds}", file=sys.stderr)
+    return [
+        entry | {"seconds_min": min(found), "seconds_median": statistics.median(found), "calls": len(found)}
+        for (entry, _), found in zip(every, times)
+    ]
 
 
 def cpu():
@@ -120,7 +126,7 @@ def run(args):
         "threads": args.threads,
         "seed": args.seed,
         "config": {
-            "repeats": args.repeats,
+            "rounds": args.rounds,
             "dtype": "float32",
             "widths": WIDTHS,
             "width_of_lengths": WIDTH,
@@ -135,11 +141,11 @@ def main():
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=1, help="CPU threads")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--repeats", type=int, default=15, help="calls that are timed, of which the fastest counts")
+    parser.add_argument("--rounds", type=int, default=12, help="passes over all sizes; the fastest call counts")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "02-scoring")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    record = {"run.json": run(args), "scores.json": list(measure(args))}
+    record = {"run.json": run(args), "scores.json": measure(args)}
     args.out.mkdir(parents=True, exist_ok=True)
     for name, value in record.items():
         (args.out / name).write_text(json.dumps(value, indent=1) + "\n")
