@@ -16,7 +16,7 @@ __all__ = ["soft_lookup", "additive_scores", "RecurrentConfig", "check_ids", "Re
 
 
 def soft_lookup(scores, V, visible=None):
-    """Average the values with the softmax of the scores as weights (Bahdanau et al. 2014).
+    """Average the values with the softmax of the scores as weights (Bahdanau et al. 2015).
 
     Args:
         scores: how well each key fits each query, (..., T, S).
@@ -32,7 +32,7 @@ def soft_lookup(scores, V, visible=None):
 
 
 def additive_scores(Q, K, v):
-    """Score every query against every key by a layer of tanh (section 3.2.1; Bahdanau et al. 2014).
+    """Score every query against every key by a layer of tanh (section 3.2.1; Bahdanau et al. 2015).
 
     Args:
         Q: queries, already projected, (..., T, d_k).
@@ -70,14 +70,14 @@ class RecurrentConfig:
 
     def __post_init__(self):
         special = (self.pad, self.bos, self.eos, self.unk)
-        if self.d_model < 2 or self.d_model % 2:  # the encoder reads with one half in each direction
+        if self.d_model < 2 or self.d_model % 2:  # one half of it reads in each direction
             raise ValueError(f"d_model must be even and at least 2, not {self.d_model}")
         if not 0 <= self.P_drop < 1:
             raise ValueError(f"P_drop must be at least 0 and less than 1, not {self.P_drop}")
         if len(set(special)) < 4 or min(special) < 0:
-            raise ValueError(f"pad, bos, eos, unk must be four different identifiers from 0 up, not {special}")
+            raise ValueError(f"pad, bos, eos, unk must be four identifiers from 0 up, not {special}")
         if self.vocab <= max(special):
-            raise ValueError(f"vocab must exceed the special token {max(special)}, not be {self.vocab}")
+            raise ValueError(f"vocab must be greater than {max(special)}, not {self.vocab}")
 
 
 def check_ids(name, ids, config):
@@ -90,14 +90,14 @@ def check_ids(name, ids, config):
 
     Raises:
         TypeError: ids is not a tensor of integers.
-        ValueError: ids has another number of axes or no positions, or (looked up on a CPU only)
-            an identifier is outside the vocabulary, or a row begins with padding or goes on after it.
+        ValueError: ids is not (sentences, positions) or has none; on a CPU also: an identifier is
+            outside the vocabulary, or a row begins with padding or goes on after it.
     """
     if not isinstance(ids, torch.Tensor) or ids.is_floating_point() or ids.dtype == torch.bool:
         kind = getattr(ids, "dtype", type(ids).__name__)
         raise TypeError(f"{name} must be a tensor of integers, not {kind}")
     if ids.dim() != 2 or 0 in ids.shape:
-        raise ValueError(f"{name} must be (sentences, positions), neither of them 0, not {tuple(ids.shape)}")
+        raise ValueError(f"{name} must be (sentences, positions), not of shape {tuple(ids.shape)}")
     if ids.device.type != "cpu":
         return
     if ids.min() < 0 or ids.max() >= config.vocab:
@@ -105,13 +105,14 @@ def check_ids(name, ids, config):
         raise ValueError(f"{name} must hold identifiers from 0 to {config.vocab - 1}, not {found}")
     real = ids != config.pad
     if not real[:, 0].all() or (real[:, 1:] & ~real[:, :-1]).any():
-        raise ValueError(f"{name} must have a token first in every row and padding ({config.pad}) only last")
+        raise ValueError(f"{name} must have a token first, padding ({config.pad}) only last")
 
 
 class RecurrentSeq2Seq(nn.Module):
-    """Translate with recurrent layers and additive attention (the models of section 1; Bahdanau et al. 2014).
+    """Translate with recurrent layers and additive attention (section 1; Bahdanau et al. 2015).
 
-    A bidirectional GRU reads the source; a GRU writes the target and looks up the source after every step.
+    A bidirectional GRU reads the source.
+    Another GRU writes the target and looks up the source after every step.
 
     Args:
         config: a RecurrentConfig.
@@ -133,7 +134,7 @@ class RecurrentSeq2Seq(nn.Module):
         self.dropout = nn.Dropout(config.P_drop)
 
     def forward(self, source, target):
-        """Source (B, S) and target (B, T) give logits (B, T, vocab); logits[:, t] predicts target[:, t + 1]."""
+        """Source (B, S) and target (B, T) give logits (B, T, vocab) for target[:, 1:] and one more."""
         return self.decode(target, self.encode(source), source)
 
     def encode(self, source):
@@ -155,7 +156,7 @@ class RecurrentSeq2Seq(nn.Module):
         return self.prepare(self.encode(source), source)
 
     def step(self, ids, state):
-        """The tokens just written, (B,), and a state give the next logits (B, vocab) and a new state."""
+        """The tokens just written (B,) and a state give logits (B, vocab) and a new state."""
         logits, state = self.advance(ids[:, None], state)
         return logits[:, 0], state
 
@@ -166,7 +167,7 @@ class RecurrentSeq2Seq(nn.Module):
         return {"hidden": hidden, "K": self.W_K(memory), "V": memory, "visible": visible}
 
     def advance(self, target, state):
-        """Read any number of target tokens (B, T): logits (B, T, vocab) and the state after the last."""
+        """Read target tokens (B, T): logits (B, T, vocab) and the state after the last."""
         x = self.dropout(self.embedding(target))  # (B, T, d_model)
         x, hidden = self.decoder(x, state["hidden"][None].contiguous())
         context = self.look(x, state)  # (B, T, d_model)
@@ -180,7 +181,7 @@ class RecurrentSeq2Seq(nn.Module):
 
 
 def fit(model, batches, steps, rate=1e-3):
-    """Train a model by cross-entropy and Adam, padding left out: the loop that serves until chapter 10.
+    """Train a model by cross-entropy and Adam: the loop that serves until chapter 10.
 
     Args:
         model: any model with forward(source, target) and config.pad; left ready for use.
@@ -189,16 +190,22 @@ def fit(model, batches, steps, rate=1e-3):
         rate: learning rate.
 
     Returns:
-        list of the losses, one float a step.
+        list of the losses, one float a step; padding counts in none of them.
+
+    Raises:
+        ValueError: batches is empty.
     """
     optimizer, losses = torch.optim.Adam(model.parameters(), lr=rate), []
     model.train()
     for source, target in tqdm(islice(cycle(batches), steps), total=steps, desc="fit"):
         logits = model(source, target[:, :-1])  # (B, T - 1, vocab)
-        loss = F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=model.config.pad)
+        expected = target[:, 1:].flatten()
+        loss = F.cross_entropy(logits.flatten(0, 1), expected, ignore_index=model.config.pad)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+    if len(losses) < steps:
+        raise ValueError("batches must yield at least one pair of source and target, not none")
     model.eval()
     return losses

@@ -30,27 +30,31 @@ D_MODEL, HEADS, SEED = 256, 4, 0
 BATCH, WORDS, VOCAB = 32, 32, 1000  # of the second question
 
 
-def milliseconds(f, repeats):
-    """Quartiles of the times of f, after two calls that do not count."""
-    f(), f()
-    times = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        f()
-        times.append(1e3 * (time.perf_counter() - begin))
-    return [round(t, 4) for t in statistics.quantiles(times, n=4)]
+def milliseconds(functions, repeats):
+    """Each function's fastest time, lower quartile and median; called in turns, so that a busy
+    machine slows all alike, and the fastest is the one least disturbed."""
+    times = [[] for _ in functions]
+    for repeat in range(repeats + 2):  # the first two do not count
+        for f, kept in zip(functions, times):
+            begin = time.perf_counter()
+            f()
+            if repeat > 1:
+                kept.append(1e3 * (time.perf_counter() - begin))
+    return [[round(t, 4) for t in (min(kept), *statistics.quantiles(kept, n=4)[:2])] for kept in times]
 
 
 def layers(repeats):
-    """Times of the two layers at every length, taken in turns so that a busy machine slows both alike."""
+    """Times of the two layers at every length, and how many multiplications each of them does."""
     recurrent = nn.GRU(D_MODEL, D_MODEL, batch_first=True)
     attention = nn.MultiheadAttention(D_MODEL, HEADS, batch_first=True)
     for n in LENGTHS:
         x = torch.randn(1, n, D_MODEL)
+        both = partial(recurrent, x), partial(attention, x, x, x, need_weights=False)
+        recurrent_ms, attention_ms = milliseconds(both, repeats)
         yield {
             "n": n,
-            "recurrent_ms": milliseconds(partial(recurrent, x), repeats),
-            "attention_ms": milliseconds(partial(attention, x, x, x, need_weights=False), repeats),
+            "recurrent_ms": recurrent_ms,
+            "attention_ms": attention_ms,
             # products with weights, a position; attention also compares and averages n positions
             "recurrent_multiplications": n * 6 * D_MODEL**2,
             "attention_multiplications": n * (4 * D_MODEL**2 + 2 * n * D_MODEL),
@@ -73,7 +77,7 @@ def decoder(repeats):
             total = total + logits.sum()
         total.backward()
 
-    return {"at_once_ms": milliseconds(at_once, repeats), "word_by_word_ms": milliseconds(word_by_word, repeats)}
+    return dict(zip(("at_once_ms", "word_by_word_ms"), milliseconds((at_once, word_by_word), repeats)))
 
 
 def processor():
@@ -110,7 +114,7 @@ def main():
     }
     with torch.no_grad():
         scores = {
-            "unit": "milliseconds: lower quartile, median, upper quartile",
+            "unit": "milliseconds: fastest, lower quartile, median",
             "layers": list(layers(args.repeats)),
         }
     scores["decoder"] = decoder(max(3, args.repeats // 4))

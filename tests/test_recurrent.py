@@ -230,7 +230,7 @@ def test_special_tokens_may_be_others():
         (torch.zeros(0, 2, dtype=torch.long), ValueError, r"\(0, 2\)"),
         (torch.tensor([[5, 37]]), ValueError, "from 0 to 36, not 5 to 37"),
         (torch.tensor([[5, -1]]), ValueError, "not -1 to 5"),
-        (torch.tensor([[5, 2], [0, 0]]), ValueError, "token first"),
+        (torch.tensor([[5, 2], [0, 0]]), ValueError, "a token first"),
         (torch.tensor([[5, 0, 2]]), ValueError, r"padding \(0\) only last"),
     ],
 )
