@@ -31,15 +31,15 @@ BATCH, WORDS, VOCAB = 32, 32, 1000  # of the second question
 
 
 def milliseconds(functions, repeats):
-    """Each function's fastest time, lower quartile and median; called in turns, so that a busy
-    machine slows all alike, and the fastest is the one least disturbed."""
+    """Each function's fastest time, lower quartile and median; processor time, which on one
+    thread is the time on the clock less what other programs took; called in turns all the same."""
     times = [[] for _ in functions]
     for repeat in range(repeats + 2):  # the first two do not count
         for f, kept in zip(functions, times):
-            begin = time.perf_counter()
+            begin = time.process_time()
             f()
             if repeat > 1:
-                kept.append(1e3 * (time.perf_counter() - begin))
+                kept.append(1e3 * (time.process_time() - begin))
     return [[round(t, 4) for t in (min(kept), *statistics.quantiles(kept, n=4)[:2])] for kept in times]
 
 
@@ -114,7 +114,7 @@ def main():
     }
     with torch.no_grad():
         scores = {
-            "unit": "milliseconds: fastest, lower quartile, median",
+            "unit": "milliseconds of processor time: fastest, lower quartile, median",
             "layers": list(layers(args.repeats)),
         }
     scores["decoder"] = decoder(max(3, args.repeats // 4))
