@@ -283,6 +283,7 @@ def weave(path: Path, root: Path = ROOT, check: bool = False, force: bool = Fals
     elif check:
         return "stale", f"notebooks/{target.name} must run again: its code, a module or a record changed"
     seconds = 0.0
+    target.parent.mkdir(exist_ok=True)
     if outputs is None:
         start = time.perf_counter()
         outputs = run(chapter, root)
@@ -291,7 +292,6 @@ def weave(path: Path, root: Path = ROOT, check: bool = False, force: bool = Fals
         text = text_of(assemble(chapter, outputs, digest, root))
     if (size := len(text.encode())) > LIMIT:
         raise Refused(f"{chapter.name}:1: the notebook weighs {size:,} bytes, {LIMIT:,} are allowed{heaviest(outputs)}")
-    target.parent.mkdir(exist_ok=True)
     if text != old_text:
         target.write_text(text, encoding="utf-8")
     if seconds:
