@@ -75,7 +75,7 @@ class RecurrentConfig:
         if not 0 <= self.P_drop < 1:
             raise ValueError(f"P_drop must be at least 0 and less than 1, not {self.P_drop}")
         if len(set(special)) < 4 or min(special) < 0:
-            raise ValueError(f"pad, bos, eos, unk must be four identifiers from 0 up, not {special}")
+            raise ValueError(f"pad, bos, eos, unk must be four numbers from 0 up, not {special}")
         if self.vocab <= max(special):
             raise ValueError(f"vocab must be greater than {max(special)}, not {self.vocab}")
 
@@ -134,7 +134,7 @@ class RecurrentSeq2Seq(nn.Module):
         self.dropout = nn.Dropout(config.P_drop)
 
     def forward(self, source, target):
-        """Source (B, S) and target (B, T) give logits (B, T, vocab) for target[:, 1:] and one more."""
+        """Source (B, S) and target (B, T) give logits (B, T, vocab) for what follows each word."""
         return self.decode(target, self.encode(source), source)
 
     def encode(self, source):
