@@ -26,11 +26,6 @@ __all__ = [
     "train_subwords",
     "Subwords",
     "load_vocabulary",
-    "pad_batch",
-    "plan_batches",
-    "bucket_key",
-    "make_batch",
-    "token_batches",
     "Noun",
     "NOUNS",
     "KINDS",
@@ -49,18 +44,26 @@ __all__ = [
     "decline",
     "conjugate",
     "say_nominal",
+    "say_determined",
     "say_verb",
+    "say_auxiliary",
     "say_complements",
+    "say_place",
     "say_clause",
-    "english_clause",
+    "german_order",
+    "english_order",
     "Example",
     "leaves_of",
     "bracketed",
     "facts_of",
     "say",
+    "forms",
+    "count_after",
+    "count_sentences",
     "sample_nominal",
-    "sample_clause",
     "suits",
+    "sample_clause",
+    "sample_objects",
     "referents",
     "sample_sentence",
     "fraction",
@@ -68,20 +71,23 @@ __all__ = [
     "grammar_examples",
     "Corpus",
     "grammar_corpus",
-    "forms",
-    "count_objects",
-    "count_sentences",
     "lookup_baseline",
     "word_for_word_baseline",
+    "pad_batch",
+    "bucket_key",
+    "pack",
+    "plan_batches",
+    "make_batch",
+    "token_batches",
     "decode_lines",
     "pair_lines",
     "read_pairs",
-    "connected_components",
-    "split_pairs",
     "CHECKSUMS",
     "LICENCES",
     "verified",
     "read_multi30k",
+    "connected_components",
+    "split_pairs",
     "read_tatoeba",
     "load_corpus",
 ]
@@ -169,12 +175,12 @@ class Words:
     def load(cls, path):
         """Read what `save` wrote; ValueError where the file is missing or damaged."""
         try:
-            count, *words, end = read_file(path).decode("utf-8").split("\n")
+            count, *words = read_file(path).decode("utf-8").split("\n")
         except UnicodeDecodeError:
-            count, words, end = "", [], ""
-        if count != f"{len(words)} words" or end or len(set(words)) != len(words):
+            count, words = "", []
+        if words[-1:] != [""] or count != f"{len(words) - 1} words" or len(set(words)) != len(words):
             raise ValueError(f"{path} is damaged: it should hold a line 'N words' and N different words, one a line")
-        return cls(words)
+        return cls(words[:-1])
 
     def save(self, path):
         """Write the words, one a line, below their number."""
@@ -202,20 +208,16 @@ def train_subwords(lines, vocab, **options):
         options: further settings of SentencePiece's trainer.
 
     Returns:
-        the model as bytes, a function of `lines` and `vocab` alone.
-
-    Raises:
-        ValueError: `vocab` does not suit the lines.
+        the model as bytes; ValueError where `vocab` does not suit the lines.
     """
     import sentencepiece
 
-    model = io.BytesIO()
-    settings = dict(model_type="bpe", byte_fallback=True, character_coverage=0.9995, max_sentence_length=1 << 16)
-    fixed = dict(pad_id=0, bos_id=1, eos_id=2, unk_id=3, normalization_rule_name="identity", num_threads=1, minloglevel=2)
+    model, text = io.BytesIO(), (" ".join(line.split()) for line in lines)
+    settings = {"model_type": "bpe", "vocab_size": vocab, "byte_fallback": True, "character_coverage": 0.9995}
+    settings |= {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3, "normalization_rule_name": "identity"}
+    settings |= {"max_sentence_length": 1 << 16, "num_threads": 1, "minloglevel": 2, **options}
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(" ".join(line.split()) for line in lines),
-            model_writer=model, vocab_size=vocab, **(settings | fixed | options))
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=text, model_writer=model, **settings)
     except RuntimeError as error:
         reason = str(error).rpartition("] ")[2].strip() or "there is no text in them"
         raise ValueError(f"no vocabulary of vocab={vocab} pieces can be made of these lines: {reason}") from None
@@ -293,111 +295,6 @@ def load_vocabulary(folder):
         if Path(folder, kind.filename).exists():
             return kind.load(Path(folder, kind.filename))
     raise ValueError(f"no vocabulary in {folder}: it should hold {Subwords.filename} or {Words.filename}")
-
-
-def pad_batch(sequences, pad=0):
-    """Put sequences of unequal length into one tensor, padding at the end.
-
-    Args:
-        sequences: B lists of identifiers.
-        pad: the identifier that fills the rest.
-
-    Returns:
-        (B, L) long, L the length of the longest.
-    """
-    L = max(map(len, sequences), default=0)
-    rows = [list(s) + [pad] * (L - len(s)) for s in sequences]
-    return torch.tensor(rows, dtype=torch.long).reshape(len(rows), L)  # (B, L)
-
-
-def plan_batches(lengths, source_tokens, target_tokens, seed=0, epoch=0):
-    """Group sentence pairs of similar length into batches under two token budgets (section 5.1).
-
-    Args:
-        lengths: list of (source length, target length).
-        source_tokens: most source positions in a batch, padding counted.
-        target_tokens: most target positions in a batch, padding counted.
-        seed: with `epoch` decides the order; the same two give the same plan.
-        epoch: how often the data was gone through before.
-
-    Returns:
-        list of batches, each a list of indices into `lengths`; every index occurs once.
-
-    Raises:
-        ValueError: a pair does not fit a budget even alone; sentences are never cut.
-    """
-    shuffle = random.Random(f"{seed} {epoch}").shuffle
-    order = list(range(len(lengths)))
-    shuffle(order)
-    order.sort(key=lambda i: bucket_key(*lengths[i]))
-    batches, S, T = [], source_tokens, target_tokens
-    for i in order:
-        s, t = lengths[i]
-        if s > source_tokens or t > target_tokens:
-            raise ValueError(f"pair {i} has {s} source and {t} target tokens, more than source_tokens={source_tokens} "
-                             f"or target_tokens={target_tokens}: raise the budget or leave the pair out")
-        rows, S, T = len(batches[-1]) + 1 if batches else 1, max(S, s), max(T, t)
-        if not batches or rows * S > source_tokens or rows * T > target_tokens:
-            batches.append([])
-            S, T = s, t
-        batches[-1].append(i)
-    shuffle(batches)
-    return batches
-
-
-def bucket_key(s, t):
-    """Order pairs so that neighbours need little padding on either side.
-
-    The longer side decides; within one such length the difference of the sides
-    runs up and down in turn, so that it does not jump where the length changes.
-
-    Args:
-        s: source length.
-        t: target length.
-
-    Returns:
-        a sort key.
-    """
-    longest = max(s, t)
-    return longest, (s - t) * (-1) ** longest
-
-
-def make_batch(pairs, bos=1, pad=0):
-    """Turn encoded sentence pairs into the two tensors a model is trained on.
-
-    Args:
-        pairs: B pairs (source ids, target ids), each ending in eos.
-        bos: the identifier put before every target.
-        pad: the identifier that fills the rest.
-
-    Returns:
-        source (B, S) and target (B, T), target from bos to eos.
-    """
-    source = pad_batch([source for source, _ in pairs], pad)  # (B, S)
-    target = pad_batch([[bos, *target] for _, target in pairs], pad)  # (B, T)
-    return source, target
-
-
-def token_batches(pairs, source_tokens, target_tokens, seed=0, epoch=0, start=0):
-    """Go once through encoded sentence pairs in batches of similar length (section 5.1).
-
-    Args:
-        pairs: list of (source ids, target ids), each ending in eos.
-        source_tokens: most source positions in a batch, padding counted.
-        target_tokens: most target positions to predict in a batch, padding counted.
-        seed, epoch: decide the order, see `plan_batches`.
-        start: how many batches of the epoch are done already.
-
-    Yields:
-        source (B, S) and target (B, T), target from bos to eos.
-
-    Raises:
-        ValueError: a pair does not fit a budget even alone.
-    """
-    lengths = [(len(source), len(target)) for source, target in pairs]
-    plan = plan_batches(lengths, source_tokens, target_tokens, seed, epoch)
-    for batch in plan[start:]:
-        yield make_batch([pairs[i] for i in batch])
 
 
 @dataclass(frozen=True, eq=False)
@@ -486,7 +383,6 @@ class Verb:
 
 VERBS = tuple(Verb(*line.split()) for line in """
 sleep sleeps slept     schlafen schläft geschlafen    haben  none      animate -        place
-laugh laughs laughed   lachen lacht gelacht           haben  none      person  -        place
 wait waits waited      warten wartet gewartet         haben  none      animate -        place
 run runs run           laufen läuft gelaufen          sein   none      animate -        place
 see sees seen          sehen sieht gesehen            haben  acc       animate any      place
@@ -494,11 +390,9 @@ hear hears heard       hören hört gehört              haben  acc       animat
 know knows known       kennen kennt gekannt           haben  acc       person  person   -
 love loves loved       lieben liebt geliebt           haben  acc       person  animate  -
 buy buys bought        kaufen kauft gekauft           haben  acc       person  object   place
-carry carries carried  tragen trägt getragen          haben  acc       person  object   -
 read reads read        lesen liest gelesen            haben  acc       person  text     place
 eat eats eaten         essen isst gegessen            haben  acc       animate food     place
 call calls called      an|rufen ruft angerufen        haben  acc       person  person   -
-invite invites invited ein|laden lädt eingeladen      haben  acc       person  person   -
 help helps helped      helfen hilft geholfen          haben  dat       person  animate  place
 thank thanks thanked   danken dankt gedankt           haben  dat       person  person   -
 follow follows followed folgen folgt gefolgt          sein   dat       animate animate  -
@@ -545,7 +439,7 @@ AUXILIARIES = {
 
 PARTICLES = {
     "adverb": {"today": "heute", "now": "jetzt", "sometimes": "manchmal", "perhaps": "vielleicht"},
-    "conjunction": {"because": "weil", "although": "obwohl"},
+    "conjunction": {"because": "weil", "although": "obwohl", "that": "dass"},
 }
 
 
@@ -572,12 +466,17 @@ class Nominal:
         gender = 3 if self.plural else "mfn".index(self.noun.gender.replace("w", "m"))
         return 4 * ("nom", "acc", "dat").index(case) + gender
 
+    def kind(self):
+        """The noun's kind; "I", "you" and "we" are persons."""
+        return self.noun.kind if self.noun else "person"
+
     def pronoun(self):
-        """The row of `PRONOUNS` that this phrase is replaced by or is."""
+        """The row of `PRONOUNS` that this phrase is, or may be replaced by."""
         if self.person < 3 or self.plural:
             return f"{self.person} plural" if self.plural else str(self.person)
         gender = self.noun.gender.replace("w", "m")
-        return f"3 {({'m': 'he', 'f': 'she'}[gender] if self.noun.kind == 'person' else 'it')} {gender}"
+        english = {"m": "he", "f": "she"}[gender] if self.kind() == "person" else "it"
+        return f"3 {english} {gender}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -642,7 +541,7 @@ def conjugate(verb):
 
 
 def say_nominal(nominal, case, heads):
-    """Put a noun phrase or pronoun into both languages.
+    """Put a noun phrase or a pronoun into both languages.
 
     Args:
         nominal: a `Nominal`.
@@ -652,10 +551,15 @@ def say_nominal(nominal, case, heads):
     Returns:
         English tree, list of German (word, leaves).
     """
-    if not nominal.determiner:
-        english, objective, *german = PRONOUNS[nominal.pronoun()]
-        leaf = Leaf(english if case == "nom" else objective, heads.get(nominal.of))
-        return ("NP", ("PRP", leaf)), [(german[("nom", "acc", "dat").index(case)], (leaf,))]
+    if nominal.determiner:
+        return say_determined(nominal, case, heads)
+    english, objective, *german = PRONOUNS[nominal.pronoun()]
+    leaf = Leaf(english if case == "nom" else objective, heads.get(nominal.of))
+    return ("NP", ("PRP", leaf)), [(german[("nom", "acc", "dat").index(case)], (leaf,))]
+
+
+def say_determined(nominal, case, heads):
+    """Put a phrase of determiner, perhaps adjective, and noun into both languages; as `say_nominal`."""
     noun, column = nominal.noun, nominal.column(case)
     heads[nominal] = head = Leaf(noun.plural if nominal.plural else noun.singular)
     tree, german = [("NNS" if nominal.plural else "NN", head)], [(decline(noun, nominal.plural, case), (head,))]
@@ -664,8 +568,8 @@ def say_nominal(nominal, case, heads):
         ending = ENDINGS["weak" if nominal.determiner in ("the", "this") else "mixed"][column]
         tree.insert(0, ("JJ", leaf))
         german.insert(0, (ADJECTIVES[noun.kind][leaf.word].removesuffix("e") + ending, (leaf,)))
-    word = {"a": "an" if tree[0][1].word[0] in "aeiou" else "a", "this": "these" if nominal.plural else "this"}
-    leaf = Leaf(word.get(nominal.determiner, nominal.determiner))
+    special = {"a": "an" if tree[0][1].word[0] in "aeiou" else "a", "this": "these" if nominal.plural else "this"}
+    leaf = Leaf(special.get(nominal.determiner, nominal.determiner))
     tag = "PRP$" if leaf.word == "my" else "DT"
     return ("NP", (tag, leaf), *tree), [(DETERMINERS[nominal.determiner][column], (leaf,)), *german]
 
@@ -680,27 +584,33 @@ def say_verb(clause):
         English (tag, Leaf) nodes, the finite one first; German finite (word, leaves);
         list of German (word, leaves) that close the clause; the separable prefix or "".
     """
+    if clause.auxiliary:
+        return say_auxiliary(clause)
     verb, person = clause.verb, clause.subject.agreement()
-    tag = "VBZ" if person == 2 else "VBP"
-    (english, german), (prefix, _, infinitive) = conjugate(verb), verb.german.rpartition("|")
-    if not clause.auxiliary:
-        if clause.question and verb.base != "be":
-            do, leaf = Leaf("does" if person == 2 else "do"), Leaf(verb.base)
-            return [(tag, do), ("VB", leaf)], (german[person], (do, leaf)), [], prefix
-        leaf = Leaf(english[person])
-        return [(tag, leaf)], (german[person], (leaf,)), [], prefix
-    forms, german_forms = AUXILIARIES[clause.auxiliary]
+    tag, prefix = "VBZ" if person == 2 else "VBP", verb.german.rpartition("|")[0]
+    english, german = conjugate(verb)
+    if clause.question and verb.base != "be":
+        do, leaf = Leaf("does" if person == 2 else "do"), Leaf(verb.base)
+        return [(tag, do), ("VB", leaf)], (german[person], (do, leaf)), [], prefix
+    leaf = Leaf(english[person])
+    return [(tag, leaf)], (german[person], (leaf,)), [], prefix
+
+
+def say_auxiliary(clause):
+    """The same for a clause with an auxiliary: the participle or the infinitive closes the German clause."""
+    verb, person = clause.verb, clause.subject.agreement()
+    forms, german = AUXILIARIES[clause.auxiliary]
     auxiliary = Leaf(forms[person])
     if clause.auxiliary == "have":
-        helper = {"haben": "habe hast hat haben", "sein": "bin bist ist sind"}[verb.auxiliary].split()
-        leaf = Leaf(verb.participle)
-        return [(tag, auxiliary), ("VBN", leaf)], (helper[person], (auxiliary,)), [(verb.german_participle, (leaf,))], ""
-    leaf = Leaf(verb.base)
-    return [("MD", auxiliary), ("VB", leaf)], (german_forms[person], (auxiliary,)), [(prefix + infinitive, (leaf,))], ""
+        german = {"haben": "habe hast hat haben", "sein": "bin bist ist sind"}[verb.auxiliary].split()
+        tags, leaf, word = ("VBZ" if person == 2 else "VBP", "VBN"), Leaf(verb.participle), verb.german_participle
+    else:
+        tags, leaf, word = ("MD", "VB"), Leaf(verb.base), verb.german.replace("|", "")
+    return [(tags[0], auxiliary), (tags[1], leaf)], (german[person], (auxiliary,)), [(word, (leaf,))], ""
 
 
 def say_complements(clause, heads):
-    """Put what follows a clause's verb, but for a subordinate clause, into both languages.
+    """Put objects, predicate adjective and place into both languages.
 
     Args:
         clause: a `Clause`.
@@ -715,49 +625,77 @@ def say_complements(clause, heads):
         trees.append(tree)
         (others if nominal.determiner else pronouns).extend(german)
     if clause.adjective:
-        leaf, kind = Leaf(clause.adjective), clause.subject.noun.kind if clause.subject.noun else "person"
+        leaf = Leaf(clause.adjective)
         trees.append(("ADJP", ("JJ", leaf)))
-        others.append((ADJECTIVES[kind][leaf.word], (leaf,)))
+        others.append((ADJECTIVES[clause.subject.kind()][leaf.word], (leaf,)))
     if clause.place:
-        tree, (article, *rest) = say_nominal(clause.place, "dat", {})
-        leaf = Leaf("in")
-        trees.append(("PP", ("IN", leaf), tree))
-        others.extend([("im", (leaf, *article[1])), *rest] if article[0] == "dem" else [("in", (leaf,)), article, *rest])
+        tree, german = say_place(clause.place)
+        trees.append(tree)
+        others.extend(german)
     return trees, pronouns, others
 
 
+def say_place(nominal):
+    """Put "in" and a noun phrase into both languages; German contracts *in dem* to *im*.
+
+    Args:
+        nominal: a `Nominal` of the kind "place".
+
+    Returns:
+        English tree, list of German (word, leaves).
+    """
+    tree, ((article, links), *rest) = say_nominal(nominal, "dat", {})
+    leaf = Leaf("in")
+    start = [("im", (leaf, *links))] if article == "dem" else [("in", (leaf,)), (article, links)]
+    return ("PP", ("IN", leaf), tree), [*start, *rest]
+
+
 def say_clause(clause, heads, final=False):
-    """Put a clause into both languages: English keeps its order, German moves its verb.
+    """Put a clause into both languages.
 
     Args:
         clause: a `Clause`.
         heads: see `say_nominal`.
-        final: whether the German finite verb goes to the end, as in a subordinate clause.
+        final: whether it is a subordinate clause, whose German verb comes last.
 
     Returns:
         English trees, list of German (word, leaves).
     """
-    subject, german = say_nominal(clause.subject, "nom", heads)
-    verbs, finite, closing, prefix = say_verb(clause)
+    subject, german_subject = say_nominal(clause.subject, "nom", heads)
+    verbs, *german_verbs = say_verb(clause)
     trees, pronouns, others = say_complements(clause, heads)
-    after = []
+    german = german_order(clause, german_subject, german_verbs, pronouns, others, final)
     if clause.clause:
         leaf = Leaf(clause.conjunction)
         inner, words = say_clause(clause.clause, heads, final=True)
         trees.append(("SBAR", ("IN", leaf), ("S", *inner)))
-        conjunction = PARTICLES["conjunction"].get(leaf.word, "dass")
-        after = [(",", ()), (conjunction, (leaf,)), *words]
+        german += [(",", ()), (PARTICLES["conjunction"][leaf.word], (leaf,)), *words]
+    return english_order(clause, subject, verbs, trees), german
+
+
+def german_order(clause, subject, verbs, pronouns, others, final):
+    """Put the German parts of a clause in order: the finite verb first, second or last.
+
+    Args:
+        clause: a `Clause`.
+        subject, pronouns, others: lists of (word, leaves).
+        verbs: the finite verb, what closes the clause, and the separable prefix.
+        final: whether it is a subordinate clause.
+
+    Returns:
+        list of (word, leaves).
+    """
+    (finite, links), closing, prefix = verbs
     if final:
-        german = [*german, *pronouns, *others, *closing, (prefix + finite[0], finite[1]), *after]
-    else:
-        closing = closing + [(prefix, finite[1][-1:])] * bool(prefix)
-        middle = pronouns + german if clause.adverb or clause.question else pronouns
-        front = [] if clause.adverb or clause.question else german
-        german = [*front, finite, *middle, *others, *closing, *after]
-    return english_clause(clause, subject, verbs, trees), german
+        return [*subject, *pronouns, *others, *closing, (prefix + finite, links)]
+    if prefix:
+        closing = [(prefix, links[-1:])]
+    if clause.question or clause.adverb:  # an adverb takes the first place: the subject follows the verb
+        return [(finite, links), *pronouns, *subject, *others, *closing]
+    return [*subject, (finite, links), *pronouns, *others, *closing]
 
 
-def english_clause(clause, subject, verbs, trees):
+def english_order(clause, subject, verbs, trees):
     """Put the English parts of a clause in order; a question's finite verb comes first.
 
     Args:
@@ -863,6 +801,57 @@ def say(clause):
                    tuple(antecedents), bracketed(tree), facts_of(clause))
 
 
+def forms(noun):
+    """How many noun phrases a noun makes: four determiners, two numbers ("a" has one), adjective or none.
+
+    Args:
+        noun: a `Noun`, or None for one without adjectives.
+
+    Returns:
+        an int.
+    """
+    return (2 * len(DETERMINERS) - 1) * (1 + len(ADJECTIVES[noun.kind] if noun else ()))
+
+
+def count_after(verb, subject):
+    """How many ways there are to complete a clause that has a subject and a verb, auxiliaries aside.
+
+    Args:
+        verb: a `Verb` that no that-clause follows.
+        subject: a `Noun`, or None for "I", "you" and "we".
+
+    Returns:
+        an int.
+    """
+    def count(kind, speakers=0):
+        speakers *= "person" in KINDS[kind] and subject is not None
+        return speakers + sum(forms(noun) for noun in nouns_of(kind) if noun is not subject)
+
+    places = count("place")
+    if verb.frame == "none":
+        return places
+    both = verb.frame == "dat+acc"
+    after = count("person", speakers=3) * count(verb.object) if both else count(verb.object, speakers=3)
+    return after * (1 + places) if verb.place == "place" else after
+
+
+def count_sentences():
+    """Count the grammar's sentences of a single clause, exactly.
+
+    Returns:
+        an int: statements, questions and statements that begin with an adverb.
+    """
+    total, bare = 0, forms(None)
+    for verb in VERBS:
+        for subject in (*nouns_of(verb.subject), *[None] * 3 * ("person" in KINDS[verb.subject])):
+            adjectives = len(ADJECTIVES[subject.kind if subject else "person"])
+            if verb.frame == "adjective":  # the predicate is not the attribute: n + n(n - 1) pairs of them
+                total += bare * adjectives**2 if subject else adjectives
+            elif verb.frame != "that":
+                total += (forms(subject) if subject else 1) * count_after(verb, subject)
+    return total * (1 + len(AUXILIARIES)) * (2 + len(PARTICLES["adverb"]))
+
+
 def sample_nominal(rng, kind, speakers=True, avoid=()):
     """Draw a noun phrase of a kind, now and then "I", "you" or "we".
 
@@ -884,37 +873,6 @@ def sample_nominal(rng, kind, speakers=True, avoid=()):
     return Nominal(noun, determiner, adjective, plural and determiner != "a")
 
 
-def sample_clause(rng, subject=None, theme=None, avoid=(), that=False):
-    """Draw a clause; a clause below it is added by `sample_sentence`.
-
-    Args:
-        rng: a `random.Random`.
-        subject: a pronoun that must be the subject, or None.
-        theme: a pronoun that must be the object, or None.
-        avoid: nouns not to take.
-        that: whether the verb is one that a that-clause follows.
-
-    Returns:
-        a `Clause`.
-    """
-    verb = rng.choice([verb for verb in VERBS if (verb.frame == "that") == that and suits(verb, subject, theme)])
-    subject = subject or sample_nominal(rng, verb.subject, theme is None, avoid)
-    speakers, avoid = bool(subject.determiner), (*avoid, subject.noun)
-    objects, adjective = (), ""
-    if verb.frame == "dat+acc":
-        recipient = theme or sample_nominal(rng, "person", speakers, avoid)
-        objects = (recipient, "dat"), (sample_nominal(rng, verb.object, False, avoid), "acc")
-    elif verb.frame in ("acc", "dat"):
-        objects = (theme or sample_nominal(rng, verb.object, speakers, avoid), verb.frame),
-    elif verb.frame == "adjective":
-        kind = subject.noun.kind if subject.noun else "person"
-        adjective = rng.choice([word for word in ADJECTIVES[kind] if word != subject.adjective])
-    placed = verb.frame == "none" or verb.place == "place" and rng.random() < 0.25
-    place = sample_nominal(rng, "place") if placed else None
-    present = 9 if subject.person < 3 else 3  # "I" and "you" are rare: all their verb forms should be met
-    return Clause(subject, verb, rng.choice([""] * present + [*AUXILIARIES]), objects, adjective, place)
-
-
 def suits(verb, subject, theme):
     """Whether a verb can take these pronouns.
 
@@ -929,6 +887,52 @@ def suits(verb, subject, theme):
     kind = "person" if verb.frame == "dat+acc" else verb.object
     return (subject is None or subject.noun.kind in KINDS[verb.subject]) and (
         theme is None or kind in KINDS and theme.noun.kind in KINDS[kind])
+
+
+def sample_clause(rng, subject=None, theme=None, avoid=(), that=False):
+    """Draw a clause; a clause below it is added by `sample_sentence`.
+
+    Args:
+        rng: a `random.Random`.
+        subject: a pronoun that must be the subject, or None.
+        theme: a pronoun that must be an object, or None.
+        avoid: nouns not to take.
+        that: whether the verb is one that a that-clause follows.
+
+    Returns:
+        a `Clause`.
+    """
+    verb = rng.choice([verb for verb in VERBS if (verb.frame == "that") == that and suits(verb, subject, theme)])
+    subject = subject or sample_nominal(rng, verb.subject, theme is None, avoid)
+    objects = sample_objects(rng, verb, subject, theme, avoid)
+    adjectives = [word for word in ADJECTIVES[subject.kind()] if word != subject.adjective]
+    adjective = rng.choice(adjectives) if verb.frame == "adjective" else ""
+    placed = verb.frame == "none" or verb.place == "place" and rng.random() < 0.25
+    present = 9 if subject.person < 3 else 3  # "I" and "you" are rare: all their verb forms should be met
+    auxiliary = rng.choice([""] * present + [*AUXILIARIES])
+    return Clause(subject, verb, auxiliary, objects, adjective, sample_nominal(rng, "place") if placed else None)
+
+
+def sample_objects(rng, verb, subject, theme, avoid):
+    """Draw the objects of a clause.
+
+    Args:
+        rng: a `random.Random`.
+        verb: a `Verb`.
+        subject: a `Nominal`; if it is a noun, "me", "you" and "us" may be objects.
+        theme: a pronoun that must be the object, the receiving one of two, or None.
+        avoid: nouns not to take.
+
+    Returns:
+        tuple of (Nominal, case).
+    """
+    speakers, avoid = bool(subject.determiner), (*avoid, subject.noun)
+    if verb.frame == "dat+acc":
+        receiver = theme or sample_nominal(rng, "person", speakers, avoid)
+        return (receiver, "dat"), (sample_nominal(rng, verb.object, False, avoid), "acc")
+    if verb.frame in ("acc", "dat"):
+        return ((theme or sample_nominal(rng, verb.object, speakers, avoid), verb.frame),)
+    return ()
 
 
 def referents(clause):
@@ -967,7 +971,7 @@ def sample_sentence(rng):
     if pronouns and rng.random() < 0.75:
         roles[rng.choice(["subject", "theme"])] = rng.choice(pronouns)
     used = [n.noun for n in (main.subject, *(n for n, _ in main.objects))]
-    conjunction = "that" if form == "that" else rng.choice(list(PARTICLES["conjunction"]))
+    conjunction = "that" if form == "that" else rng.choice(["because", "although"])
     return replace(main, conjunction=conjunction, clause=sample_clause(rng, avoid=used, **roles))
 
 
@@ -1058,55 +1062,6 @@ def grammar_corpus(train=20000, validation=500, test=500, seed=0):
     return Corpus("grammar", *pairs, "The built-in grammar: no rights reserved.")
 
 
-def forms(noun):
-    """How many noun phrases a noun makes: four determiners, two numbers ("a" has one), adjective or none.
-
-    Args:
-        noun: a `Noun`.
-
-    Returns:
-        an int.
-    """
-    return (2 * len(DETERMINERS) - 1) * (1 + len(ADJECTIVES[noun.kind]))
-
-
-def count_objects(verb, subject):
-    """How many ways there are to go on after a subject and a verb, auxiliaries aside.
-
-    Args:
-        verb: a `Verb` with no that-clause.
-        subject: a `Noun`, or None for "I", "you", "we".
-
-    Returns:
-        an int; for `subject` with all its forms, where predicate and attribute must differ, counted here.
-    """
-    def count(kind, speakers):
-        return sum(forms(noun) for noun in nouns_of(kind) if noun is not subject) + 3 * (speakers and "person" in KINDS[kind])
-
-    words = len(ADJECTIVES[subject.kind if subject else "person"])
-    if verb.frame == "adjective":
-        return (2 * len(DETERMINERS) - 1) * words * words if subject else words
-    after = {"none": 1, "dat+acc": count("person", subject is not None) * count("object", False)}.get(verb.frame)
-    after = after or count(verb.object, subject is not None)
-    places = count("place", False)
-    return after * (places if verb.frame == "none" else 1 + places * (verb.place == "place")) * (forms(subject) if subject else 1)
-
-
-def count_sentences():
-    """Count the grammar's sentences of a single clause, exactly.
-
-    Returns:
-        an int: statements, questions and statements that begin with an adverb.
-    """
-    moods = 2 + len(PARTICLES["adverb"])
-    total = 0
-    for verb in VERBS:
-        if verb.frame != "that":
-            speakers = 3 * count_objects(verb, None) * ("person" in KINDS[verb.subject])
-            total += speakers + sum(count_objects(verb, noun) for noun in nouns_of(verb.subject))
-    return total * (1 + len(AUXILIARIES)) * moods
-
-
 def lookup_baseline(train, sources):
     """Translate by looking the sentence up among the training sentences.
 
@@ -1141,6 +1096,118 @@ def word_for_word_baseline(train, sources):
     for (a, b), n in both.items():
         best[a] = max(best.get(a, (0, "")), (n / (left[a] + right[b]), b))
     return [join_words(best.get(word, (0, word))[1] for word in split_words(source)) for source in sources]
+
+
+def pad_batch(sequences, pad=0):
+    """Put sequences of unequal length into one tensor, padding at the end.
+
+    Args:
+        sequences: B lists of identifiers.
+        pad: the identifier that fills the rest.
+
+    Returns:
+        (B, L) long, L the length of the longest.
+    """
+    L = max(map(len, sequences), default=0)
+    rows = [list(s) + [pad] * (L - len(s)) for s in sequences]
+    return torch.tensor(rows, dtype=torch.long).reshape(len(rows), L)  # (B, L)
+
+
+def bucket_key(s, t):
+    """Order pairs so that neighbours need little padding on either side.
+
+    The longer side decides; within one such length the difference of the sides
+    runs up and down in turn, so that it does not jump where the length changes.
+
+    Args:
+        s: source length.
+        t: target length.
+
+    Returns:
+        a sort key.
+    """
+    longest = max(s, t)
+    return longest, (s - t) * (-1) ** longest
+
+
+def pack(order, lengths, source_tokens, target_tokens):
+    """Cut a list of indices into batches, a new one wherever the next pair would break a budget.
+
+    Args, returns and raises as `plan_batches`; `order` is the list of indices.
+    """
+    batches, S, T = [[]], 0, 0
+    for i in order:
+        s, t = lengths[i]
+        if s > source_tokens or t > target_tokens:
+            raise ValueError(f"pair {i} has {s} source and {t} target tokens, more than source_tokens={source_tokens} "
+                             f"or target_tokens={target_tokens}: raise the budget or leave the pair out")
+        rows, S, T = len(batches[-1]) + 1, max(S, s), max(T, t)
+        if rows * S > source_tokens or rows * T > target_tokens:
+            batches.append([])
+            S, T = s, t
+        batches[-1].append(i)
+    return batches if order else []
+
+
+def plan_batches(lengths, source_tokens, target_tokens, seed=0, epoch=0):
+    """Group sentence pairs of similar length into batches under two token budgets (section 5.1).
+
+    Args:
+        lengths: list of (source length, target length).
+        source_tokens, target_tokens: most positions in a batch, padding counted.
+        seed, epoch: decide the order; the same two give the same plan.
+
+    Returns:
+        list of batches, each a list of indices into `lengths`; every index occurs once.
+
+    Raises:
+        ValueError: a pair does not fit a budget even alone; sentences are never cut.
+    """
+    shuffle = random.Random(f"{seed} {epoch}").shuffle
+    order = list(range(len(lengths)))
+    shuffle(order)
+    order.sort(key=lambda i: bucket_key(*lengths[i]))
+    batches = pack(order, lengths, source_tokens, target_tokens)
+    shuffle(batches)
+    return batches
+
+
+def make_batch(pairs, bos=1, pad=0):
+    """Turn encoded sentence pairs into the two tensors a model is trained on.
+
+    Args:
+        pairs: B pairs (source ids, target ids), each ending in eos.
+        bos: the identifier put before every target.
+        pad: the identifier that fills the rest.
+
+    Returns:
+        source (B, S) and target (B, T), target from bos to eos.
+    """
+    source = pad_batch([source for source, _ in pairs], pad)  # (B, S)
+    target = pad_batch([[bos, *target] for _, target in pairs], pad)  # (B, T)
+    return source, target
+
+
+def token_batches(pairs, source_tokens, target_tokens, seed=0, epoch=0, start=0):
+    """Go once through encoded sentence pairs in batches of similar length (section 5.1).
+
+    Args:
+        pairs: list of (source ids, target ids), each ending in eos.
+        source_tokens: most source positions in a batch, padding counted.
+        target_tokens: most target positions to predict in a batch, padding counted.
+        seed, epoch: decide the order, see `plan_batches`.
+        start: how many batches of the epoch are done already.
+
+    Yields:
+        source (B, S) and target (B, T), target from bos to eos.
+
+    Raises:
+        ValueError: a pair does not fit a budget even alone.
+    """
+    lengths = [(len(source), len(target)) for source, target in pairs]
+    plan = plan_batches(lengths, source_tokens, target_tokens, seed, epoch)
+    for batch in plan[start:]:
+        yield make_batch([pairs[i] for i in batch])
 
 
 def decode_lines(content, name):
@@ -1204,47 +1271,6 @@ def read_pairs(source_path, target_path):
     return pair_lines(source, target, (source_path, target_path))
 
 
-def connected_components(pairs):
-    """Group pairs that share a string on either side, directly or through others.
-
-    Args:
-        pairs: list of (source, target).
-
-    Returns:
-        list of lists of pairs, in order of first occurrence.
-    """
-    parent = {}
-
-    def root(text):
-        while parent.setdefault(text, text) != text:
-            parent[text] = text = parent[parent[text]]
-        return text
-
-    for source, target in pairs:
-        parent[root(source)] = root(target)
-    groups = defaultdict(list)
-    for pair in pairs:
-        groups[root(pair[0])].append(pair)
-    return list(groups.values())
-
-
-def split_pairs(pairs, share=0.02):
-    """Divide pairs into training, validation and test so that no string occurs in two of them.
-
-    Args:
-        pairs: list of (source, target).
-        share: about which part of the groups goes to validation, and again to test.
-
-    Returns:
-        three lists of pairs; which part a group goes to depends on its own text only.
-    """
-    train, validation, test = [], [], []
-    for group in connected_components(pairs):
-        x = fraction(min(min(pair) for pair in group))
-        (test if x < share else validation if x < 2 * share else train).extend(group)
-    return train, validation, test
-
-
 CHECKSUMS = {
     "multi30k-en-de": {
         "multi30k-en-de/train.en.gz": "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f",
@@ -1259,8 +1285,10 @@ CHECKSUMS = {
         "multi30k-en-de/tok/train.lc.norm.tok.de": "cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505",
         "multi30k-en-de/tok/val.lc.norm.tok.en": "46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec",
         "multi30k-en-de/tok/val.lc.norm.tok.de": "97232bd273eceb7207f689527386a97e4be2616b18ada47576bdaf96c8ae1f00",
-        "multi30k-en-de/tok/test_2016_flickr.lc.norm.tok.en": "5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2",
-        "multi30k-en-de/tok/test_2016_flickr.lc.norm.tok.de": "c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4",
+        "multi30k-en-de/tok/test_2016_flickr.lc.norm.tok.en":
+            "5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2",
+        "multi30k-en-de/tok/test_2016_flickr.lc.norm.tok.de":
+            "c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4",
     },
     "tatoeba-en-de": {"tatoeba/deu-eng.zip": "b7688f84f99fa33c17397c14d8bd9cef1fdeb2ee0bf50074767023aee8926e28"},
     "tatoeba-zh-en": {"tatoeba/cmn.txt": "9da1af87e3e61650aa38595e60baef3a4e3a18ed239a7ef4a764c0a87c7ddeff"},
@@ -1309,6 +1337,47 @@ def read_multi30k(files):
     """
     lines = [(name, decode_lines(content, name)) for name, content in files.items()]
     return [pair_lines(source, target, (a, b))[0] for (a, source), (b, target) in zip(lines[::2], lines[1::2])]
+
+
+def connected_components(pairs):
+    """Group pairs that share a string on either side, directly or through others.
+
+    Args:
+        pairs: list of (source, target).
+
+    Returns:
+        list of lists of pairs, in order of first occurrence.
+    """
+    parent = {}
+
+    def root(text):
+        while parent.setdefault(text, text) != text:
+            parent[text] = text = parent[parent[text]]
+        return text
+
+    for source, target in pairs:
+        parent[root(source)] = root(target)
+    groups = defaultdict(list)
+    for pair in pairs:
+        groups[root(pair[0])].append(pair)
+    return list(groups.values())
+
+
+def split_pairs(pairs, share=0.02):
+    """Divide pairs into training, validation and test so that no string occurs in two of them.
+
+    Args:
+        pairs: list of (source, target).
+        share: about which part of the groups goes to validation, and again to test.
+
+    Returns:
+        three lists of pairs; which part a group goes to depends on its own text only.
+    """
+    train, validation, test = [], [], []
+    for group in connected_components(pairs):
+        x = fraction(min(min(pair) for pair in group))
+        (test if x < share else validation if x < 2 * share else train).extend(group)
+    return train, validation, test
 
 
 def read_tatoeba(files):
