@@ -8,7 +8,6 @@ import ast
 import importlib.util
 import json
 import re
-from html import escape
 from pathlib import Path
 
 import annotated_api as api
@@ -310,7 +309,12 @@ def large(app, docname: str) -> str:
 
 
 def scripts(app, pagename, templatename, context, doctree) -> None:
-    "The theme declares one script twice, which is an error in the console; keep the first."
+    """Mend the theme: a script declared twice is an error in the console, all folds are named alike,
+    and a bibliography is marked up as a list of things that are no list items.
+    """
+    if context.get("body"):
+        body = context["body"].replace(' aria-label="Toggle hidden content"', "")
+        context["body"] = body.replace('role="list" class="citation-list"', 'class="citation-list"')  # its items have another role
     seen, kept = set(), []
     for script in context.get("script_files", []):
         body = getattr(script, "attributes", {}).get("body")

@@ -43,8 +43,9 @@ def drawing(lit=(), size: str = "small", links: dict[str, tuple[str, str]] | Non
     for part in lit:
         svg = svg.replace(f'class="part" data-part="{part}"', f'class="part lit" data-part="{part}"')
     for part, (address, title) in (links or {}).items():
-        name = PARTS[part]
-        opening = f'<a class="part" data-part="{part}" href="{escape(address)}" aria-label="{escape(name)}: {escape(title)}">'
+        # A part with words on it is called by them; the two frames have none.
+        name = f' aria-label="{escape(PARTS[part])}: {escape(title)}"' if part in ("encoder", "decoder") else ""
+        opening = f'<a class="part" data-part="{part}" href="{escape(address)}"{name}>'
         svg = re.sub(rf'<g class="part" data-part="{part}">(.*)</g>\n', rf"{opening}<title>{escape(title)}</title>\1</a>\n", svg)
     words = ", ".join(PARTS[part] for part in lit)
     alt = "The Transformer as in Figure 1 of the paper: encoder at the left, decoder at the right"

@@ -8,6 +8,20 @@ document.addEventListener("DOMContentLoaded", () => {
   };
   scrolling();
   addEventListener("resize", scrolling);
+  // The theme's buttons: their names are what one sees on them.
+  document.querySelector(".search-button-field")?.removeAttribute("aria-label");
+  for (const button of document.querySelectorAll(".theme-switch-button")) {
+    const quiet = () => {
+      for (const icon of button.querySelectorAll("svg:not([aria-hidden]), i[title]")) {
+        icon.removeAttribute("title");
+        icon.removeAttribute("aria-labelledby");
+        icon.setAttribute("aria-hidden", "true");
+        icon.querySelector("title")?.remove();
+      }
+    };
+    quiet();
+    new MutationObserver(quiet).observe(button, { childList: true, subtree: true });
+  }
   // A reader who prints wants to see what is folded.
   let opened = [];
   addEventListener("beforeprint", () => {

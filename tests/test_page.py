@@ -1,0 +1,317 @@
+"""The built page in a browser: what a reader would stumble over, on every page of the book.
+
+Reads `_build/html` (built here if it is not there yet). One browser and one local server serve the whole run.
+"""
+
+import functools
+import http.server
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+HTML = ROOT / "_build" / "html"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+NARROW, WIDE = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
+
+pytestmark = [
+    pytest.mark.page,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to look at the page with"),
+    pytest.mark.skipif(importlib.util.find_spec("playwright") is None, reason="playwright is not installed"),
+]
+
+
+def tool():
+    "tools/mathjax.py as a module."
+    spec = importlib.util.spec_from_file_location("mathjax", ROOT / "tools" / "mathjax.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def built() -> Path:
+    if not (HTML / "book" / "index.html").exists():
+        command = [sys.executable, "-m", "jupyter_book", "build", "-W", "-n", "--keep-going", "."]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return HTML
+
+
+def documents() -> list[str]:
+    "The pages that _toc.yml lists, as addresses in the built book."
+    toc = (ROOT / "_toc.yml").read_text(encoding="utf-8")
+    return [f"{name}.html" for name in re.findall(r"^\s*(?:- )?(?:root|file):\s*(\S+)", toc, re.M)]
+
+
+@pytest.fixture(scope="module")
+def site():
+    "A server on the built book, so that the addresses are those of a published one."
+    built()
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *args):
+            super().__init__(*args, directory=str(HTML))
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+class Seen:
+    "One page open in one window, with everything it asked for and complained of."
+
+    def __init__(self, browser, site):
+        self.site = site
+        self.page = browser.new_page(viewport=WIDE)
+        self.trouble: list[str] = []
+        self.page.on("console", lambda m: self.trouble.append(f"console: {m.text}") if m.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda e: self.trouble.append(f"script: {e}"))
+        self.page.on("requestfailed", lambda r: self.trouble.append(f"failed: {r.url}"))
+        self.page.on("response", lambda r: self.trouble.append(f"{r.status}: {r.url}") if r.status >= 400 else None)
+        self.page.on("request", self.asked)
+
+    def asked(self, request) -> None:
+        own = request.url.startswith((self.site, "data:", "blob:"))
+        if not own and not request.url.startswith(tool_cdn()):
+            self.trouble.append(f"external request: {request.url}")
+
+    def open(self, name: str):
+        self.trouble.clear()
+        self.page.goto(f"{self.site}/{name}", wait_until="load")
+        self.page.evaluate("() => window.MathJax?.startup?.promise")
+        self.page.evaluate("() => document.fonts.ready")
+        return self.page
+
+
+@functools.cache
+def tool_cdn() -> str:
+    "Where there is no npm the CDN is allowed, and only then."
+    hosted = (HTML / "_static" / "mathjax" / "tex-mml-chtml.js").exists()
+    return "no external request is allowed:" if hosted else tool().CDN.split("/mathjax")[0]
+
+
+# What is asked of every page runs in the page: each function returns a list of complaints.
+
+SIDEWAYS = """() => {
+  const wide = document.documentElement.clientWidth, out = [];
+  if (document.documentElement.scrollWidth <= wide && document.body.scrollWidth <= wide) return out;
+  for (const e of document.querySelectorAll('.bd-main *')) {
+    const box = e.getBoundingClientRect();
+    if (box.width && box.right > wide + 1) out.push(e.tagName + '.' + e.className + ' ends at ' + Math.round(box.right));
+  }
+  return ['the page scrolls sideways', ...out.slice(0, 8)];
+}"""
+
+FORMULAS = """() => {
+  const out = [];
+  for (const e of document.querySelectorAll('.bd-article .math')) {
+    if (!e.querySelector('mjx-container')) out.push('not typeset: ' + e.textContent.slice(0, 60));
+  }
+  for (const e of document.querySelectorAll('mjx-merror, [data-mjx-error]')) out.push('error in a formula: ' + (e.dataset.mjxError || e.textContent).slice(0, 60));
+  const walk = document.createTreeWalker(document.querySelector('.bd-article'), NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const node = walk.currentNode;
+    if (node.parentElement.closest('pre, code, script, style, mjx-container, svg')) continue;
+    const raw = node.data.match(/\\$[^$\\n]{1,80}\\$|\\\\(frac|sqrt|mathrm|mathbf|top|begin|left|cdot|text)\\b|\\\\[()[\\]]/);
+    if (raw) out.push('raw TeX in the text: ' + node.data.trim().slice(0, 60));
+  }
+  return out;
+}"""
+
+IMAGES = """() => {
+  const out = [], trivial = /^(image|figure|plot|chart|picture|graph|svg|png|logo|untitled|_?images?\\/.*|.*\\.(svg|png|jpe?g))$/i;
+  for (const e of document.querySelectorAll('.bd-article img, .bd-article svg')) {
+    if (e.closest('mjx-container, button, .sd-summary-icon, .sd-summary-state-marker, [aria-hidden=true]') || e.parentElement.closest('svg')) continue;
+    const own = e.tagName === 'IMG' ? e.getAttribute('alt') : e.getAttribute('aria-label') || e.querySelector(':scope > title')?.textContent;
+    const alt = (own || e.closest('[role=img]')?.getAttribute('aria-label') || '').trim();
+    if (alt.length < 20 || alt.split(/\\s+/).length < 4 || trivial.test(alt)) out.push((e.getAttribute('src') || e.outerHTML.slice(0, 80)) + ': alternative text is "' + alt + '"');
+    if (e.tagName === 'IMG' && e.complete && !e.naturalWidth) out.push('not shown: ' + e.src);
+  }
+  return out;
+}"""
+
+CLIPPED = """() => {
+  const out = [], right = document.documentElement.clientWidth;
+  for (const e of document.querySelectorAll('.bd-article aside, .bd-article .margin, .bd-article pre, .bd-article figure, .bd-article p')) {
+    const box = e.getBoundingClientRect();
+    if (box.width && (box.right > right + 1 || box.left < -1)) out.push(e.tagName + ' from ' + Math.round(box.left) + ' to ' + Math.round(box.right) + ' of ' + right + ': ' + e.textContent.slice(0, 50));
+  }
+  for (const e of document.querySelectorAll('.bd-sidebar-primary, .bd-header-article')) if (e.getBoundingClientRect().height) out.push('printed: ' + e.className);
+  return out;
+}"""
+
+CONTRAST = """() => {
+  const parse = c => { const n = c.match(/[\\d.]+/g).map(Number); return c.startsWith('color(srgb') ? n.slice(0, 3).map(v => v * 255).concat(n[3] ?? 1) : n; };
+  const light = c => { const [r, g, b] = c.map(v => { v /= 255; return v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; }); return .2126 * r + .7152 * g + .0722 * b; };
+  const ground = e => { for (; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor); if ((c[3] ?? 1) > .99) return c.slice(0, 3); } return [255, 255, 255]; };
+  const out = new Set();
+  for (const e of document.querySelectorAll('.bd-article mjx-c, .bd-article .highlight span, .bd-article figcaption, .bd-article svg.model text')) {
+    if (!e.getClientRects().length || e.closest('[style*=color]')) continue;
+    const style = getComputedStyle(e), svg = e.tagName === 'text';
+    const a = light(parse(svg ? style.fill : style.color).slice(0, 3)), b = light(ground(e.closest('svg')?.parentElement ?? e));
+    const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+    if (ratio < 4.5) out.add(e.tagName + '.' + e.className.baseVal + e.className + ' ' + style.color + ': ' + ratio.toFixed(2));
+  }
+  return [...out].slice(0, 8);
+}"""
+
+
+def theme(page, mode: str) -> None:
+    "Switch as the button does."
+    page.evaluate("m => Object.assign(document.documentElement.dataset, {mode: m, theme: m})", mode)
+
+
+@pytest.fixture(scope="module")
+def visit(browser, site):
+    """Everything found on a page in one visit: kind of trouble -> complaints.
+
+    The page is opened once and looked at wide, narrow, printed, light and dark.
+    """
+    window = Seen(browser, site)
+    folder = tool().fetch("axe-core")
+    axe = folder and (folder / "axe.min.js").read_text(encoding="utf-8")
+
+    @functools.cache
+    def look(name: str) -> dict[str, list[str]]:
+        page = window.open(name)
+        found = {"formulas": page.evaluate(FORMULAS), "images": page.evaluate(IMAGES), "axe": [], "contrast": []}
+        for mode, rules in (("light", None), ("dark", ["color-contrast"])):
+            theme(page, mode)
+            found["contrast"] += [f"{mode}: {line}" for line in page.evaluate(CONTRAST)]
+            found["axe"] += [f"{mode}: {line}" for line in grave(page, axe, rules)] if axe else []
+        page.set_viewport_size(NARROW)
+        found["narrow"] = page.evaluate(SIDEWAYS)
+        page.set_viewport_size({"width": 700, "height": 1000})  # A4 between its margins
+        page.emulate_media(media="print")
+        found["print"] = page.evaluate(CLIPPED)
+        page.emulate_media(media="screen")
+        page.set_viewport_size(WIDE)
+        return found | {"console": list(window.trouble)}
+
+    look.axe = axe
+    yield look
+    window.page.close()
+
+
+def grave(page, axe: str, rules: list[str] | None) -> list[str]:
+    "What axe-core finds serious or critical; all its rules, or some."
+    page.evaluate(axe)
+    options = {"resultTypes": ["violations"]} | ({"runOnly": rules} if rules else {})
+    found = page.evaluate("options => axe.run(document, options)", options)["violations"]
+    found = [f for f in found if f["impact"] in ("serious", "critical")]
+    return [f"{f['id']}: {f['help']}: {f['nodes'][0]['html'][:140]} ({len(f['nodes'])})" for f in found]
+
+
+def test_there_are_pages():
+    built()
+    assert "book/index.html" in documents() and len(documents()) >= 3
+    missing = [name for name in documents() if not (HTML / name).exists()]
+    assert not missing, f"_toc.yml lists what was not built, so `make book` first: {missing}"
+
+
+KINDS = {
+    "console": "no message in the console, no failed and no external request",
+    "formulas": "every formula typeset, no raw TeX",
+    "images": "every image with alternative text that says what is seen",
+    "contrast": "formulas, code and the drawing at a contrast of 4.5 or more, light and dark",
+    "narrow": "no sideways scroll at 390 pixels",
+    "print": "nothing clipped on paper, and no navigation there",
+}
+
+
+@pytest.mark.parametrize("name", documents())
+def test_a_reader_meets_no_trouble(visit, name):
+    "On every page, all that KINDS lists."
+    found = visit(name)
+    complaints = [f"{KINDS[kind]}: {line}" for kind in KINDS for line in found[kind]]
+    assert not complaints, "\n".join(complaints)
+
+
+@pytest.mark.parametrize("name", documents())
+def test_everybody_can_read_it(visit, name):
+    "No finding of axe-core that is serious or critical, light or dark."
+    if visit.axe is None:
+        pytest.skip("axe-core comes from npm, which is not here")
+    found = visit(name)["axe"]
+    assert not found, "\n".join(found)
+
+
+def parsed(name: str):
+    "A built page as a tree, for what needs no browser."
+    from bs4 import BeautifulSoup
+
+    return BeautifulSoup((HTML / name).read_text(encoding="utf-8"), "html.parser")
+
+
+@pytest.fixture(scope="module")
+def chapters() -> dict:
+    "Address -> tree of every chapter."
+    built()
+    found = {name: parsed(name) for name in documents() if name.startswith("notebooks/")}
+    if not found:
+        pytest.skip("no chapter is in _toc.yml yet")
+    return found
+
+
+def test_a_chapter_shows_where_it_stands(chapters):
+    "A chapter's number, its place in the paper, the drawing with its parts lit, the launch button, and no launch cell."
+    for name, page in chapters.items():
+        assert re.match(r"\d+\s", page.h1.get_text()), name
+        assert page.select_one(".place"), name
+        assert page.select_one(".here svg.model .lit"), name
+        assert page.select_one('a[href*="colab"][href*="/notebooks/"]'), name
+        assert not page.select(".tag_launch"), name
+        assert all(cell.select_one("details:not([open])") for cell in page.select(".tag_setup")), name
+
+
+def test_cells_and_the_package_lead_to_each_other(chapters):
+    "An exported cell leads to its entry on the package's page, and the entry leads back to the cell."
+    api = parsed("book/api.html")
+    there = [(name, a["href"]) for name, page in chapters.items() for a in page.select(".export-line a")]
+    entries = {e["id"] for e in api.select("[id]")}
+    lost = [pair for pair in there if not pair[1].startswith("../book/api.html#") or pair[1].split("#")[1] not in entries]
+    assert there and not lost, lost
+    cells = {f"../{name}#{e['id']}" for name, page in chapters.items() for e in page.select("[id]")}
+    back = [a["href"] for a in api.select(".from-chapter a")]
+    assert back and set(back) <= cells, set(back) - cells
+    exported = [e for page in chapters.values() for e in page.select(".tag_export:not(.export-imports)")]
+    assert len(back) == len(exported)
+
+
+def test_the_complaints_are_real(browser):
+    "Each check complains of a page that is wrong in just that way."
+    page = browser.new_page(viewport=NARROW)
+    page.set_content(
+        """<html data-theme="light"><body><main class="bd-main"><article class="bd-article">
+        <p style="width: 900px">wide</p><p>costs $x^2$</p><span class="math">\\(x\\)</span>
+        <img src="data:image/gif;base64,R0lGODlhAQABAAAAACw=" alt="figure"><svg width="5" height="5"></svg>
+        <figcaption>pale</figcaption></article></main>
+        <style>figcaption { color: rgb(200, 200, 200) }</style></body></html>"""
+    )
+    assert page.evaluate(SIDEWAYS) and page.evaluate(CLIPPED)
+    assert len(page.evaluate(FORMULAS)) == 3  # one not typeset, and two pieces of raw TeX
+    assert len(page.evaluate(IMAGES)) >= 2
+    assert page.evaluate(CONTRAST)
+    page.close()
