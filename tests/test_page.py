@@ -6,6 +6,7 @@ Reads `_build/html` (built here if it is not there yet). One browser and one loc
 import functools
 import http.server
 import importlib.util
+import json
 import re
 import shutil
 import subprocess
@@ -280,7 +281,9 @@ def test_a_chapter_shows_where_it_stands(chapters):
     for name, page in chapters.items():
         assert re.match(r"\d+\s", page.h1.get_text()), name
         assert page.select_one(".place"), name
-        assert page.select_one(".here svg.model .lit"), name
+        notebook = json.loads((ROOT / name).with_suffix(".ipynb").read_text(encoding="utf-8"))
+        lit = {e["data-part"] for e in page.select(".here svg.model .lit")}
+        assert lit == set(notebook["metadata"]["annotated"].get("lit", [])), name
         assert page.select_one('a[href*="colab"][href*="/notebooks/"]'), name
         assert not page.select(".tag_launch"), name
         assert all(cell.select_one("details:not([open])") for cell in page.select(".tag_setup")), name
