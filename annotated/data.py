@@ -1085,13 +1085,14 @@ def word_for_word_baseline(train, sources):
 
     Returns:
         list of strings with as many words as the sources; a word never seen stays.
+        A mark is not replaced by a word, nor a word by a mark.
     """
     left, right, both = Counter(), Counter(), Counter()
     for source, target in train:
         s, t = set(split_words(source)), set(split_words(target))
         left.update(s)
         right.update(t)
-        both.update((a, b) for a in s for b in t)
+        both.update((a, b) for a in s for b in t if a.isalnum() == b.isalnum())
     best = {}
     for (a, b), n in both.items():
         best[a] = max(best.get(a, (0, "")), (n / (left[a] + right[b]), b))
