@@ -20,31 +20,45 @@ from annotated.transformer import BASE, BIG, TINY, Config, Transformer
 
 __all__ = [
     "PRESETS",
-    "add_fields",
-    "make_parser",
     "EXAMPLES",
-    "add_train",
+    "add_fields",
     "add_corpus",
-    "add_translate",
     "add_search",
+    "add_train",
+    "add_translate",
     "add_evaluate",
+    "make_parser",
     "pairs_of_files",
     "read_corpus",
     "make_vocabulary",
-    "check_same_run",
-    "run_train",
-    "begin",
     "encode_pairs",
     "epoch_batches",
+    "check_same_run",
+    "begin",
     "describe",
-    "run_translate",
+    "run_train",
     "read_text",
+    "run_translate",
     "run_evaluate",
     "main",
 ]
 
 
 PRESETS = {"tiny": TINY, "small": replace(BASE, N=3, d_model=256, d_ff=1024, h=4), "base": BASE, "big": BIG}
+
+EXAMPLES = {
+    "train": """examples:
+  python -m annotated train --corpus grammar --preset tiny --steps 500 --out model
+  python -m annotated train --source train.en --target train.de --valid-source val.en --valid-target val.de \\
+      --preset small --vocab 8000 --out model
+The same command goes on where it was stopped.""",
+    "translate": """examples:
+  echo "A man rides a bike." | python -m annotated translate --model model
+  python -m annotated translate --model model --input test.en --output test.out""",
+    "evaluate": """examples:
+  python -m annotated evaluate --model model --corpus multi30k-en-de
+  python -m annotated evaluate --model model --source test.en --target test.de --beam 1""",
+}
 
 
 def add_fields(parser, kind, leave_out=()):
@@ -55,6 +69,49 @@ def add_fields(parser, kind, leave_out=()):
             type_ = str if isinstance(field.default, str) else float if isinstance(field.default, float) else int
             type_ = (lambda text: text.lower() in ("1", "true", "yes")) if isinstance(field.default, bool) else type_
             group.add_argument(f"--{field.name}", type=type_, metavar=str(field.default), default=argparse.SUPPRESS)
+
+
+def add_corpus(parser):
+    """Options that say which sentence pairs."""
+    parser.add_argument("--corpus", help=f"a corpus by name: grammar, {', '.join(CHECKSUMS)}")
+    parser.add_argument("--source", type=Path, help="or a file of source sentences, one a line")
+    parser.add_argument("--target", type=Path, help="and one of their translations")
+
+
+def add_search(parser):
+    """Options of the search."""
+    parser.add_argument("--beam", type=int, default=4, help="hypotheses a sentence; 1 is greedy search (default 4)")
+    parser.add_argument("--alpha", type=float, default=0.6, help="of the length penalty (default 0.6)")
+
+
+def add_train(parser):
+    """Options of `train`."""
+    add_corpus(parser)
+    parser.add_argument("--valid-source", type=Path, help="held-out source sentences; default: one pair in fifty")
+    parser.add_argument("--valid-target", type=Path)
+    parser.add_argument("--out", type=Path, required=True, help="folder for the model, its log and its checkpoints")
+    parser.add_argument("--preset", choices=PRESETS, default="small")
+    add_fields(parser, Config, leave_out=("source_vocab", "pad", "bos", "eos", "unk"))
+    add_fields(parser, Recipe)
+
+
+def add_translate(parser):
+    """Options of `translate`."""
+    parser.add_argument("--model", type=Path, required=True, help="a model folder")
+    parser.add_argument("--input", type=Path, help="a file, one sentence a line; default: standard input")
+    parser.add_argument("--output", type=Path, help="a file; default: standard output")
+    add_search(parser)
+
+
+def add_evaluate(parser):
+    """Options of `evaluate`."""
+    parser.add_argument("--model", type=Path, required=True, help="a model folder")
+    add_corpus(parser)
+    parser.add_argument("--split", choices=("validation", "test"), default="test", help="of a corpus (default test)")
+    parser.add_argument("--lowercase", action="store_true", help="compare without case")
+    parser.add_argument("--tokenize", default="13a", help="sacreBLEU's tokeniser (default 13a)")
+    parser.add_argument("--out", type=Path, help="folder for scores.json and the outputs")
+    add_search(parser)
 
 
 def make_parser():
@@ -74,64 +131,6 @@ def make_parser():
         command.add_argument("--threads", type=int, help="CPU threads; default: torch's own choice")
         add(command)
     return parser
-
-
-EXAMPLES = {
-    "train": """examples:
-  python -m annotated train --corpus grammar --preset tiny --steps 500 --out model
-  python -m annotated train --source train.en --target train.de --valid-source val.en --valid-target val.de \\
-      --preset small --vocab 8000 --out model
-The same command goes on where it was stopped.""",
-    "translate": """examples:
-  echo "A man rides a bike." | python -m annotated translate --model model
-  python -m annotated translate --model model --input test.en --output test.out""",
-    "evaluate": """examples:
-  python -m annotated evaluate --model model --corpus multi30k-en-de
-  python -m annotated evaluate --model model --source test.en --target test.de --beam 1""",
-}
-
-
-def add_train(parser):
-    """Options of `train`."""
-    add_corpus(parser)
-    parser.add_argument("--valid-source", type=Path, help="held-out source sentences; default: one pair in fifty")
-    parser.add_argument("--valid-target", type=Path)
-    parser.add_argument("--out", type=Path, required=True, help="folder for the model, its log and its checkpoints")
-    parser.add_argument("--preset", choices=PRESETS, default="small")
-    add_fields(parser, Config, leave_out=("source_vocab", "pad", "bos", "eos", "unk"))
-    add_fields(parser, Recipe)
-
-
-def add_corpus(parser):
-    """Options that say which sentence pairs."""
-    parser.add_argument("--corpus", help=f"a corpus by name: grammar, {', '.join(CHECKSUMS)}")
-    parser.add_argument("--source", type=Path, help="or a file of source sentences, one a line")
-    parser.add_argument("--target", type=Path, help="and one of their translations")
-
-
-def add_translate(parser):
-    """Options of `translate`."""
-    parser.add_argument("--model", type=Path, required=True, help="a model folder")
-    parser.add_argument("--input", type=Path, help="a file, one sentence a line; default: standard input")
-    parser.add_argument("--output", type=Path, help="a file; default: standard output")
-    add_search(parser)
-
-
-def add_search(parser):
-    """Options of the search."""
-    parser.add_argument("--beam", type=int, default=4, help="hypotheses a sentence; 1 is greedy search (default 4)")
-    parser.add_argument("--alpha", type=float, default=0.6, help="of the length penalty (default 0.6)")
-
-
-def add_evaluate(parser):
-    """Options of `evaluate`."""
-    parser.add_argument("--model", type=Path, required=True, help="a model folder")
-    add_corpus(parser)
-    parser.add_argument("--split", choices=("validation", "test"), default="test", help="of a corpus (default test)")
-    parser.add_argument("--lowercase", action="store_true", help="compare without case")
-    parser.add_argument("--tokenize", default="13a", help="sacreBLEU's tokeniser (default 13a)")
-    parser.add_argument("--out", type=Path, help="folder for scores.json and the outputs")
-    add_search(parser)
 
 
 def pairs_of_files(source, target):
@@ -172,6 +171,16 @@ def make_vocabulary(corpus, size, folder):
     return vocabulary
 
 
+def encode_pairs(vocabulary, pairs):
+    """Turn pairs of texts into pairs of identifiers."""
+    return [(vocabulary.encode(source), vocabulary.encode(target)) for source, target in pairs]
+
+
+def epoch_batches(pairs, recipe, epoch, position):
+    """The batches of an epoch from a position on, as `train` asks for them."""
+    return token_batches(pairs, recipe.source_tokens, recipe.target_tokens, recipe.seed, epoch, position)
+
+
 def check_same_run(folder, config, recipe):
     """Refuse to go on with another model or recipe than the folder was begun with.
 
@@ -186,6 +195,24 @@ def check_same_run(folder, config, recipe):
             if begun[name].get(field) != value and field != "steps":
                 was = begun[name].get(field)
                 raise ValueError(f"{folder} was begun with {field}={was}, now {field}={value}: choose another --out")
+
+
+def begin(folder, corpus, config, recipe):
+    """Write run.json, unless a stopped run is going on."""
+    if not (folder / "run.json").exists():
+        data = {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance}
+        with replacing(folder / "run.json") as fresh:
+            fresh.write_text(json.dumps(provenance(config=config, recipe=recipe, data=data), indent=1) + "\n")
+
+
+def describe(corpus, config, checkpoints):
+    """The README of a model folder."""
+    return (
+        f"# A Transformer trained on {corpus.name}\n\n"
+        f"Data: {corpus.licence}\n\n"
+        f"N={config.N}, d_model={config.d_model}, d_ff={config.d_ff}, h={config.h}, vocab={config.vocab}; "
+        f"the mean of the last {checkpoints} checkpoints.\n"
+    )
 
 
 def run_train(options):
@@ -210,32 +237,13 @@ def run_train(options):
     print(f"{options.out} holds the model: the mean of {used} checkpoints", file=sys.stderr)
 
 
-def begin(folder, corpus, config, recipe):
-    """Write run.json, unless a stopped run is going on."""
-    if not (folder / "run.json").exists():
-        data = {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance}
-        with replacing(folder / "run.json") as fresh:
-            fresh.write_text(json.dumps(provenance(config=config, recipe=recipe, data=data), indent=1) + "\n")
-
-
-def encode_pairs(vocabulary, pairs):
-    """Turn pairs of texts into pairs of identifiers."""
-    return [(vocabulary.encode(source), vocabulary.encode(target)) for source, target in pairs]
-
-
-def epoch_batches(pairs, recipe, epoch, position):
-    """The batches of an epoch from a position on, as `train` asks for them."""
-    return token_batches(pairs, recipe.source_tokens, recipe.target_tokens, recipe.seed, epoch, position)
-
-
-def describe(corpus, config, checkpoints):
-    """The README of a model folder."""
-    return (
-        f"# A Transformer trained on {corpus.name}\n\n"
-        f"Data: {corpus.licence}\n\n"
-        f"N={config.N}, d_model={config.d_model}, d_ff={config.d_ff}, h={config.h}, vocab={config.vocab}; "
-        f"the mean of the last {checkpoints} checkpoints.\n"
-    )
+def read_text(path):
+    """A file's text, or standard input's; a byte that is not UTF-8 becomes the replacement character."""
+    try:
+        content = sys.stdin.buffer.read() if path is None else path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+    return content.decode("utf-8", errors="replace").replace("\r\n", "\n")
 
 
 def run_translate(options):
@@ -249,15 +257,6 @@ def run_translate(options):
     else:
         with replacing(options.output) as fresh:
             fresh.write_text(result, encoding="utf-8")
-
-
-def read_text(path):
-    """A file's text, or standard input's; a byte that is not UTF-8 becomes the replacement character."""
-    try:
-        content = sys.stdin.buffer.read() if path is None else path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from None
-    return content.decode("utf-8", errors="replace").replace("\r\n", "\n")
 
 
 def run_evaluate(options):

@@ -29,8 +29,8 @@ __all__ = [
     "cannot_improve",
     "when_full",
     "Beams",
-    "hypotheses",
     "grow",
+    "hypotheses",
     "beam_search",
     "pieces",
     "Translator",
@@ -159,7 +159,8 @@ class Beams:
         Returns:
             The place that each continues, (B, k).
         """
-        total = self.log_p[..., None] + log_probs.to(self.log_p.dtype)  # (B, k, vocab)
+        self.log_p, self.score = self.log_p.to(log_probs), self.score.to(log_probs)  # a float64 model's scores are so, too
+        total = self.log_p[..., None] + log_probs  # (B, k, vocab)
         total = total.masked_fill(self.done[..., None], -math.inf)
         total[..., pad] = torch.where(self.done, math.inf, total[..., pad])  # a finished one keeps its place
         best, index = total.flatten(1).topk(self.log_p.shape[1])  # (B, k)
@@ -198,6 +199,19 @@ class Beams:
         return [(tokens[i][: lengths[i]], scores[i]) for i in order if scores[i] > -math.inf]
 
 
+def grow(model, beams, ids, state):
+    """Make one step of the search: ids, (B, beam), are the last tokens of the hypotheses.
+
+    Returns:
+        The place that each hypothesis continues, (B, beam), and the state before it is rearranged so.
+    """
+    logits, state = model.step(ids.flatten(), state)  # (B * beam, vocab)
+    log_probs = logits.float().log_softmax(-1) if logits.dtype.itemsize < 4 else logits.log_softmax(-1)
+    parent = beams.extend(log_probs.unflatten(0, ids.shape), model.config.pad)  # (B, beam)
+    beams.finish(model.config.eos)
+    return parent, state
+
+
 def hypotheses(model, source, beam=4, penalty=length_penalty, max_len=None, stop=when_full):
     """The best translations of each sentence that a beam search finds, with scores (section 6.1).
 
@@ -232,19 +246,6 @@ def hypotheses(model, source, beam=4, penalty=length_penalty, max_len=None, stop
             beams.keep(going)
             ids, state = beams.tokens[..., -1], select(state, rows)
     return found
-
-
-def grow(model, beams, ids, state):
-    """Make one step of the search: ids, (B, beam), are the last tokens of the hypotheses.
-
-    Returns:
-        The place that each hypothesis continues, (B, beam), and the state before it is rearranged so.
-    """
-    logits, state = model.step(ids.flatten(), state)  # (B * beam, vocab)
-    log_probs = logits.float().log_softmax(-1) if logits.dtype.itemsize < 4 else logits.log_softmax(-1)
-    parent = beams.extend(log_probs.unflatten(0, ids.shape), model.config.pad)  # (B, beam)
-    beams.finish(model.config.eos)
-    return parent, state
 
 
 def beam_search(model, source, beam=4, alpha=0.6, max_len=None):

@@ -5,8 +5,6 @@ Generated from book/12-evaluation.md by tools/tangle.py: edit the chapter, not t
 
 import math
 
-import torch
-
 from annotated.decoding import evaluating
 from annotated.optimization import label_smoothed_loss
 

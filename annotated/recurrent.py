@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from tqdm import tqdm
 
-__all__ = ["soft_lookup", "additive_scores", "RecurrentConfig", "check_ids", "RecurrentSeq2Seq", "fit"]
+__all__ = ["soft_lookup", "additive_scores", "RecurrentConfig", "check_ids", "check_padding", "RecurrentSeq2Seq", "fit"]
 
 
 def soft_lookup(scores, V, visible=None):
@@ -85,27 +85,37 @@ def check_ids(name, ids, config):
 
     Args:
         name: what the batch is called in the message.
-        ids: identifiers, (B, S), padding at the end of each row.
-        config: has the fields vocab and pad.
+        ids: identifiers, (B, S).
+        config: has the field vocab.
 
     Raises:
         TypeError: ids is not a tensor of integers.
         ValueError: ids is not (sentences, positions) or has none; on a CPU also: an identifier is
-            outside the vocabulary, or a row begins with padding or goes on after it.
+            outside the vocabulary.
     """
     if not isinstance(ids, torch.Tensor) or ids.is_floating_point() or ids.dtype == torch.bool:
         kind = getattr(ids, "dtype", type(ids).__name__)
         raise TypeError(f"{name} must be a tensor of integers, not {kind}")
     if ids.dim() != 2 or 0 in ids.shape:
         raise ValueError(f"{name} must be (sentences, positions), not of shape {tuple(ids.shape)}")
-    if ids.device.type != "cpu":
-        return
-    if ids.min() < 0 or ids.max() >= config.vocab:
+    if ids.device.type == "cpu" and (ids.min() < 0 or ids.max() >= config.vocab):
         found = f"{ids.min()} to {ids.max()}"
         raise ValueError(f"{name} must hold identifiers from 0 to {config.vocab - 1}, not {found}")
-    real = ids != config.pad
-    if not real[:, 0].all() or (real[:, 1:] & ~real[:, :-1]).any():
-        raise ValueError(f"{name} must have a token first, padding ({config.pad}) only last")
+
+
+def check_padding(source, pad):
+    """Refuse a batch in which padding stands anywhere but at the end (checked on a CPU only).
+
+    Args:
+        source: identifiers, (B, S).
+        pad: the identifier of padding.
+
+    Raises:
+        ValueError: a row begins with padding or goes on after it.
+    """
+    real = source != pad
+    if source.device.type == "cpu" and (not real[:, 0].all() or (real[:, 1:] & ~real[:, :-1]).any()):
+        raise ValueError(f"source must have a token first, padding ({pad}) only last")
 
 
 class RecurrentSeq2Seq(nn.Module):
@@ -122,7 +132,7 @@ class RecurrentSeq2Seq(nn.Module):
         super().__init__()
         self.config = config
         d_model = config.d_model
-        self.embedding = nn.Embedding(config.vocab, d_model, padding_idx=config.pad)
+        self.embedding = nn.Embedding(config.vocab, d_model, config.pad)
         self.encoder = nn.GRU(d_model, d_model // 2, batch_first=True, bidirectional=True)
         self.decoder = nn.GRU(d_model, d_model, batch_first=True)
         self.W_S = nn.Linear(d_model, d_model)
@@ -140,11 +150,11 @@ class RecurrentSeq2Seq(nn.Module):
     def encode(self, source):
         """Source (B, S) gives memory (B, S, d_model), which is 0 at padding."""
         check_ids("source", source, self.config)
+        check_padding(source, self.config.pad)
         x = self.dropout(self.embedding(source))  # (B, S, d_model)
         lengths = (source != self.config.pad).sum(-1).cpu()  # (B,)
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        memory, _ = self.encoder(packed)
-        return pad_packed_sequence(memory, batch_first=True, total_length=source.shape[1])[0]
+        return pad_packed_sequence(self.encoder(packed)[0], batch_first=True, total_length=source.shape[1])[0]
 
     def decode(self, target, memory, source):
         """Target (B, T), memory and its source give logits (B, T, vocab)."""

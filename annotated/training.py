@@ -14,7 +14,7 @@ import sys
 import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
@@ -25,18 +25,18 @@ from annotated.optimization import label_smoothed_loss, learning_rate, optimizer
 
 __all__ = [
     "Recipe",
-    "stream",
     "update",
+    "stream",
     "replacing",
     "save_checkpoint",
     "list_checkpoints",
     "load_checkpoint",
-    "average",
     "stopping",
     "Log",
     "Run",
-    "train",
     "advance",
+    "train",
+    "average",
     "provenance",
 ]
 
@@ -72,6 +72,31 @@ class Recipe:
                 raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
 
 
+def update(model, adam, batches):
+    """One update from one or several (source, target) batches, each token counting the same (section 5.3).
+
+    Returns:
+        The loss in nats a token, and the number of target tokens, without padding.
+
+    Raises:
+        FloatingPointError: if the loss is not finite; the weights are then as before.
+    """
+    pad, eps_ls = model.config.pad, getattr(model.config, "eps_ls", 0.0)  # the recurrent baseline smooths nothing
+    tokens = sum((target[:, 1:] != pad).sum().item() for _, target in batches)
+    total = 0.0
+    adam.zero_grad()
+    for source, target in batches:
+        logits = model(source, target[:, :-1])  # (B, T, vocab)
+        # The divisor is the whole update's: a short batch must not weigh its tokens more.
+        loss = label_smoothed_loss(logits, target[:, 1:], eps_ls, pad, "sum") / tokens
+        loss.backward()
+        total += loss.item()
+    if not math.isfinite(total):
+        raise FloatingPointError(f"the loss is {total}")
+    adam.step()
+    return total, tokens
+
+
 def stream(batches, epoch=0, position=0):
     """Batch after batch, epoch after epoch, from a given place on.
 
@@ -94,31 +119,6 @@ def stream(batches, epoch=0, position=0):
         epoch, position = epoch + 1, 0
 
 
-def update(model, adam, batches):
-    """One update from one or several (source, target) batches, each token counting the same (section 5.3).
-
-    Returns:
-        The loss in nats a token, and the number of target tokens, without padding.
-
-    Raises:
-        FloatingPointError: if the loss is not finite; the weights are then as before.
-    """
-    pad = model.config.pad
-    tokens = sum((target[:, 1:] != pad).sum().item() for _, target in batches)
-    total = 0.0
-    adam.zero_grad()
-    for source, target in batches:
-        logits = model(source, target[:, :-1])  # (B, T, vocab)
-        # The divisor is the whole update's: a short batch must not weigh its tokens more.
-        loss = label_smoothed_loss(logits, target[:, 1:], model.config.eps_ls, pad, "sum") / tokens
-        loss.backward()
-        total += loss.item()
-    if not math.isfinite(total):
-        raise FloatingPointError(f"the loss is {total}")
-    adam.step()
-    return total, tokens
-
-
 @contextmanager
 def replacing(path):
     """A path beside the given one to write to; renamed into place at the end, removed after an error."""
@@ -139,7 +139,9 @@ def save_checkpoint(folder, model, adam, progress, keep=5):
     checkpoints = Path(folder, "checkpoints")
     checkpoints.mkdir(parents=True, exist_ok=True)
     moments = {
-        f"{number}.{name}": value for number, state in adam.state_dict()["state"].items() for name, value in state.items()
+        f"{number}.{name}": value
+        for number, state in adam.state_dict()["state"].items()
+        for name, value in state.items()
     }
     with replacing(checkpoints / f"{progress['step']:07d}") as fresh:
         fresh.mkdir()
@@ -177,25 +179,6 @@ def load_checkpoint(checkpoint, model, adam):
         state["state"].setdefault(int(number), {})[name] = value
     adam.load_state_dict(state)
     return progress
-
-
-def average(model, folder, k=5):
-    """Give the model the mean of the weights of the last k checkpoints (section 6.1).
-
-    Returns:
-        How many there were.
-
-    Raises:
-        ValueError: if there is none.
-    """
-    found = list_checkpoints(folder)[-k:]
-    if not found:
-        raise ValueError(f"no checkpoint in {Path(folder, 'checkpoints')}: train first")
-    weights = [load_file(checkpoint / "model.safetensors") for checkpoint in found]
-    mean = {name: torch.stack([w[name].float() for w in weights]).mean(0) for name in weights[0]}
-    if model.load_state_dict(mean, strict=False).unexpected_keys:  # missing ones: a tied matrix is stored once
-        raise ValueError(f"the checkpoints in {folder} are another model's")
-    return len(found)
 
 
 @contextmanager
@@ -283,6 +266,24 @@ class Run:
         return {"step": self.step, "loss": round(loss, 6), "tokens": tokens, "rate": rate}
 
 
+def advance(run, coming, recipe):
+    """Take the batches of one update and make it.
+
+    Raises:
+        FloatingPointError: if the loss is not finite; names the update, the batch and the last good checkpoint.
+    """
+    batches = [next(coming) for _ in range(recipe.accumulate)]
+    try:
+        return run.advance(batches, recipe)
+    except FloatingPointError as error:
+        good = list_checkpoints(run.folder)[-1:] if run.folder else []
+        epoch, position = batches[-1][-1]
+        raise FloatingPointError(
+            f"{error} in update {run.step}, epoch {epoch}, batch {position}; "
+            f"last good checkpoint: {good[0] if good else 'none'}; a lower rate or a longer warmup may help"
+        ) from None
+
+
 def train(model, recipe, batches, folder=None, evaluate=None):
     """Train, log, evaluate and save; called again with the same folder, go on where it stopped.
 
@@ -320,22 +321,23 @@ def train(model, recipe, batches, folder=None, evaluate=None):
     return log.lines
 
 
-def advance(run, coming, recipe):
-    """Take the batches of one update and make it.
+def average(model, folder, k=5):
+    """Give the model the mean of the weights of the last k checkpoints (section 6.1).
+
+    Returns:
+        How many there were.
 
     Raises:
-        FloatingPointError: if the loss is not finite; names the update, the batch and the last good checkpoint.
+        ValueError: if there is none.
     """
-    batches = [next(coming) for _ in range(recipe.accumulate)]
-    try:
-        return run.advance(batches, recipe)
-    except FloatingPointError as error:
-        good = list_checkpoints(run.folder)[-1:] if run.folder else []
-        epoch, position = batches[-1][-1]
-        raise FloatingPointError(
-            f"{error} in update {run.step}, epoch {epoch}, batch {position}; "
-            f"last good checkpoint: {good[0] if good else 'none'}; a lower rate or a longer warmup may help"
-        ) from None
+    found = list_checkpoints(folder)[-k:]
+    if not found:
+        raise ValueError(f"no checkpoint in {Path(folder, 'checkpoints')}: train first")
+    weights = [load_file(checkpoint / "model.safetensors") for checkpoint in found]
+    mean = {name: torch.stack([w[name].float() for w in weights]).mean(0) for name in weights[0]}
+    if model.load_state_dict(mean, strict=False).unexpected_keys:  # missing ones: a tied matrix is stored once
+        raise ValueError(f"the checkpoints in {folder} are another model's")
+    return len(found)
 
 
 def provenance(**more):
@@ -349,7 +351,7 @@ def provenance(**more):
     return {
         "command": " ".join([program.replace("__main__.py", "python -m annotated"), *sys.argv[1:]]),
         "commit": git.stdout.strip() or None,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {
             "processor": processor,
             "cores": os.cpu_count(),
