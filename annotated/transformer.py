@@ -17,11 +17,11 @@ from annotated.masks import causal_mask, padding_mask
 from annotated.multihead import AttentionDropout, MultiHeadAttention
 
 __all__ = [
-    "HeadWidth",
-    "Config",
     "NORMS",
     "ACTIVATIONS",
     "POSITIONS",
+    "HeadWidth",
+    "Config",
     "BASE",
     "BIG",
     "TINY",
@@ -36,8 +36,19 @@ __all__ = [
 ]
 
 
+NORMS = {"post": AddNorm, "pre": PreNorm}
+
+ACTIVATIONS = {"relu": torch.relu, "gelu": F.gelu, "swish": F.silu}
+
+POSITIONS = {
+    "sinusoidal": lambda config: partial(positional_encoding, d_model=config.d_model),
+    "halves": lambda config: partial(halves_encoding, d_model=config.d_model),
+    "learned": lambda config: LearnedPositions(config.max_positions, config.d_model),
+}
+
+
 class HeadWidth(int):
-    """A d_k or d_v that was left out, and so follows d_model / h when a copy changes either."""
+    """A d_k or d_v that nobody asked for: d_model / h, worked out anew in every copy of a Config."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +65,7 @@ class Config:
     d_model: int = 512
     d_ff: int = 2048
     h: int = 8
-    d_k: int | None = None  # None: d_model / h, and filled in
+    d_k: int | None = None  # None: d_model / h, filled in below
     d_v: int | None = None
     P_drop: float = 0.1
     eps_ls: float = 0.1
@@ -75,12 +86,17 @@ class Config:
     P_drop_ffn: float = 0.0  # the same
 
     def __post_init__(self):
-        for name in ("N", "d_model", "d_ff", "h", "vocab", "max_positions"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        for name in ("N", "d_model", "d_ff", "h", "vocab", "max_positions", "d_k", "d_v", "source_vocab"):
+            value = getattr(self, name)
+            left_out = value is None and name in ("d_k", "d_v", "source_vocab")
+            if not left_out and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}")
         for name in ("P_drop", "eps_ls", "P_drop_attention", "P_drop_ffn"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
+            if not isinstance(getattr(self, name), int | float) or not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)!r}")
+        for name in ("pad", "bos", "eos", "unk"):
+            if getattr(self, name) not in range(self.vocab):
+                raise ValueError(f"{name} must lie in 0..{self.vocab - 1} (vocab), got {getattr(self, name)!r}")
         for name, known in (("norm", NORMS), ("activation", ACTIVATIONS), ("positions", POSITIONS)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
@@ -89,21 +105,10 @@ class Config:
         for name in ("d_k", "d_v"):
             if isinstance(getattr(self, name), HeadWidth | None):
                 if self.d_model % self.h:
-                    raise ValueError(f"h={self.h} does not divide d_model={self.d_model}: change one, or give d_k and d_v")
-                object.__setattr__(self, name, HeadWidth(self.d_model // self.h))  # frozen, but not yet in use
-            elif getattr(self, name) < 1:
-                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
+                    raise ValueError(f"h={self.h} must divide d_model={self.d_model}, or give d_k and d_v")
+                # frozen for everybody else; nobody holds this object yet
+                object.__setattr__(self, name, HeadWidth(self.d_model // self.h))
 
-
-NORMS = {"post": AddNorm, "pre": PreNorm}
-
-ACTIVATIONS = {"relu": torch.relu, "gelu": F.gelu, "swish": F.silu}
-
-POSITIONS = {
-    "sinusoidal": lambda config: partial(positional_encoding, d_model=config.d_model),
-    "halves": lambda config: partial(halves_encoding, d_model=config.d_model),
-    "learned": lambda config: LearnedPositions(config.max_positions, config.d_model),
-}
 
 BASE = Config()
 
@@ -113,11 +118,14 @@ TINY = replace(BASE, N=2, d_model=128, d_ff=512, h=4, vocab=1000)
 
 
 def sublayers(config, attention):
-    """What the layers of both stacks are made of: three makers, of attention, feed-forward and residual connection.
+    """What the layers of both stacks are made of: makers of attention, feed-forward and residual connection.
 
     Args:
         config: the sizes and choices.
-        attention: a function called with (Q, K, V, mask, dropout).
+        attention: a function called with (Q, K, V, mask) and, if config.P_drop_attention > 0, dropout.
+
+    Returns:
+        three functions without arguments, each of which makes a module.
     """
     if config.P_drop_attention:
         attention = AttentionDropout(attention, config.P_drop_attention)
@@ -134,14 +142,14 @@ class EncoderLayer(nn.Module):
 
     Args:
         config: the sizes and choices.
-        attention: a function called with (Q, K, V, mask, dropout).
+        attention: as in `sublayers`.
     """
 
     def __init__(self, config, attention=scaled_dot_product_attention):
         super().__init__()
-        attend, feed_forward, add_norm = sublayers(config, attention)
+        attend, feed_forward, residual = sublayers(config, attention)
         self.self_attention, self.feed_forward = attend(), feed_forward()
-        self.add_norm = nn.ModuleList(add_norm() for _ in range(2))
+        self.add_norm = nn.ModuleList(residual() for _ in range(2))
 
     def forward(self, x, mask=None):
         """Map x, (B, S, d_model), to the same shape; mask as in attention."""
@@ -154,7 +162,7 @@ class Encoder(nn.Module):
 
     Args:
         config: the sizes and choices.
-        attention: a function called with (Q, K, V, mask, dropout).
+        attention: as in `sublayers`.
     """
 
     def __init__(self, config, attention=scaled_dot_product_attention):
@@ -165,8 +173,8 @@ class Encoder(nn.Module):
     def forward(self, x, mask=None):
         """Map embedded sources, (B, S, d_model), to memory of the same shape."""
         for layer in self.layers:
-            x = layer(x, mask)
-        return self.norm(x)
+            x = layer(x, mask)  # (B, S, d_model)
+        return self.norm(x)  # (B, S, d_model)
 
 
 class DecoderLayer(nn.Module):
@@ -174,14 +182,14 @@ class DecoderLayer(nn.Module):
 
     Args:
         config: the sizes and choices.
-        attention: a function called with (Q, K, V, mask, dropout).
+        attention: as in `sublayers`.
     """
 
     def __init__(self, config, attention=scaled_dot_product_attention):
         super().__init__()
-        attend, feed_forward, add_norm = sublayers(config, attention)
+        attend, feed_forward, residual = sublayers(config, attention)
         self.self_attention, self.cross_attention, self.feed_forward = attend(), attend(), feed_forward()
-        self.add_norm = nn.ModuleList(add_norm() for _ in range(3))
+        self.add_norm = nn.ModuleList(residual() for _ in range(3))
 
     def forward(self, x, memory, causal, mask=None):
         """Map x, (B, T, d_model), to the same shape; memory is (B, S, d_model), the masks as in attention."""
@@ -191,16 +199,16 @@ class DecoderLayer(nn.Module):
 
     def start(self, memory):
         """Keys and values before the first step: none of the target's, all of the memory's."""
-        K, V = self.self_attention.keys_values(memory[:, :0])  # (B, h, 0, d_k)
+        K, V = self.self_attention.keys_values(memory[:, :0])  # (B, h, 0, d_k), (B, h, 0, d_v)
         return K, V, *self.cross_attention.keys_values(memory)
 
     def step(self, x, cache, mask=None):
-        """One position, x (B, 1, d_model), given the keys and values of those before; returns x and the new cache."""
+        """One position, x (B, 1, d_model), given the keys and values so far; returns x and the new cache."""
         K, V, K_memory, V_memory = cache
 
-        def look_back(x):
+        def look_back(x):  # x as the sub-layer gets it: with the norm first, it is normalised
             nonlocal K, V
-            k, v = self.self_attention.keys_values(x)  # (B, h, 1, d_k)
+            k, v = self.self_attention.keys_values(x)  # (B, h, 1, d_k), (B, h, 1, d_v)
             K, V = torch.cat([K, k], dim=2), torch.cat([V, v], dim=2)
             return self.self_attention.attend(x, K, V)  # (B, 1, d_model)
 
@@ -214,7 +222,7 @@ class Decoder(nn.Module):
 
     Args:
         config: the sizes and choices.
-        attention: a function called with (Q, K, V, mask, dropout).
+        attention: as in `sublayers`.
     """
 
     def __init__(self, config, attention=scaled_dot_product_attention):
@@ -225,8 +233,8 @@ class Decoder(nn.Module):
     def forward(self, x, memory, causal, mask=None):
         """Map embedded targets, (B, T, d_model), to the same shape, before the projection to logits."""
         for layer in self.layers:
-            x = layer(x, memory, causal, mask)
-        return self.norm(x)
+            x = layer(x, memory, causal, mask)  # (B, T, d_model)
+        return self.norm(x)  # (B, T, d_model)
 
     def start(self, memory):
         """A cache for each layer, for cached decoding from the first position."""
@@ -268,12 +276,15 @@ class Transformer(nn.Module):
 
     def encode(self, source):
         """Turn source identifiers, (B, S), ending in eos, into memory, (B, S, d_model)."""
-        check_ids(source=source)
-        return self.encoder(self.embed(self.source_embedding, source), padding_mask(source, self.config.pad))
+        check_ids(self.config, source=source)
+        x = self.embed(self.source_embedding, source)  # (B, S, d_model)
+        return self.encoder(x, padding_mask(source, self.config.pad))  # (B, S, d_model)
 
     def decode(self, target, memory, source):
         """Logits (B, T, vocab) for target (B, T), beginning with bos; logits[:, t] predicts target[:, t + 1]."""
-        check_ids(target=target, source=source)
+        check_ids(self.config, target=target, source=source)
+        if memory.shape[:2] != source.shape:
+            raise ValueError(f"memory {tuple(memory.shape)} must be that of source {tuple(source.shape)}")
         x = self.embed(self.target_embedding, target)  # (B, T, d_model)
         mask = padding_mask(source, self.config.pad)  # (B, 1, 1, S)
         x = self.decoder(x, memory, causal_mask(target.shape[1], target.device), mask)  # (B, T, d_model)
@@ -281,7 +292,7 @@ class Transformer(nn.Module):
 
     def forward(self, source, target):
         """Logits (B, T, vocab) for source (B, S) and target (B, T); every mask is made inside."""
-        return self.decode(target, self.encode(source), source)
+        return self.decode(target, self.encode(source), source)  # (B, T, vocab)
 
     def start(self, source):
         """The state of cached decoding before the first step: memory's keys and values, computed once."""
@@ -295,21 +306,31 @@ class Transformer(nn.Module):
         return self.target_embedding.logits(x)[:, 0], (mask, caches)
 
 
-def check_ids(**named):
-    """Refuse anything but matrices of whole numbers with as many rows each.
+def check_ids(config, **named):
+    """Refuse anything but batches of identifiers, a sentence a row, padding at the end.
+
+    Args:
+        config: tells which identifier is padding, and which begins a target.
+        named: the batches by their names, (B, S) or (B, T).
 
     Raises:
-        TypeError: if a tensor holds no whole numbers.
-        ValueError: if one is not (B, T), or the numbers of rows differ.
+        TypeError: if one is no tensor of identifiers.
+        ValueError: if one has another shape, the numbers of rows differ, or (looked up on a CPU only) a row
+            begins with padding or goes on after it.
     """
     for name, ids in named.items():
-        if ids.is_floating_point() or ids.dtype == torch.bool:
-            raise TypeError(f"{name} must hold identifiers (torch.long), got {ids.dtype}")
-        if ids.dim() != 2:
-            raise ValueError(f"{name} must have the shape (B, T), got {tuple(ids.shape)}")
+        if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.long, torch.int):
+            given = getattr(ids, "dtype", type(ids).__name__)
+            raise TypeError(f"{name} must be a tensor of identifiers (torch.long), got {given}")
+        if ids.dim() != 2 or 0 in ids.shape:
+            raise ValueError(f"{name} must have the shape (sentences, positions), got {tuple(ids.shape)}")
+        token = (ids != config.pad) | (ids == config.bos)  # some published models begin with their padding
+        misplaced = ids.device.type == "cpu" and not (token[:, 0].all() and (token[:, :-1] >= token[:, 1:]).all())
+        if misplaced:
+            raise ValueError(f"{name} must have padding ({config.pad}) only after the words of a row")
     rows = {name: len(ids) for name, ids in named.items()}
     if len(set(rows.values())) > 1:
-        raise ValueError(f"one row a sentence: {rows} differ")
+        raise ValueError(f"target and source must have as many rows each, got {rows}")
 
 
 def initialise(model):

@@ -1,0 +1,374 @@
+"""The whole model: equal to torch's, causal, independent of padding and of its batch, equal to itself with a cache."""
+
+import json
+import warnings
+from dataclasses import FrozenInstanceError, fields, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import annotated.transformer as module
+from annotated.attention import scaled_dot_product_attention
+from annotated.transformer import (
+    ACTIVATIONS,
+    BASE,
+    BIG,
+    NORMS,
+    POSITIONS,
+    TINY,
+    Config,
+    Decoder,
+    Encoder,
+    Transformer,
+)
+
+TABLE_3 = json.loads((Path(__file__).parents[1] / "book" / "paper.json").read_text())["table_3"]
+# Primes, or products of them, so that no axis can be taken for another.
+B, S, T, h, d_k, d_v, d_ff, vocab = 5, 11, 7, 3, 13, 2, 17, 23
+SMALL = Config(N=2, d_model=38, d_ff=d_ff, h=h, d_k=d_k, d_v=d_v, vocab=vocab, P_drop=0.0)
+
+
+def build(config, attention=scaled_dot_product_attention, seed=0):
+    """A model in float64 whose every parameter is far from 0 and 1, in evaluation mode."""
+    torch.manual_seed(seed)
+    model = Transformer(config, attention).double().eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) / 5)
+    return model
+
+
+def batch(seed=0, source_vocab=vocab):
+    """Source (B, S) and target (B, T), of unequal lengths, padding at the end."""
+    g = torch.Generator().manual_seed(seed)
+    source = torch.randint(4, source_vocab, (B, S), generator=g)
+    target = torch.randint(4, vocab, (B, T), generator=g)
+    source[:, -1], target[:, 0], target[:, -1] = 2, 1, 2
+    source[1, 6:], source[3, 1:], target[2, 4:] = 0, 0, 0
+    return source, target
+
+
+def side_by_side(ours, theirs):
+    """Lists of our parameters, and torch's parameter that is made of them."""
+    for mine, other in (("self_attention", "self_attn"), ("cross_attention", "multihead_attn")):
+        if hasattr(ours, mine):
+            a, b = getattr(ours, mine), getattr(theirs, other)
+            for kind in ("weight", "bias"):
+                yield [getattr(W, kind) for W in (a.W_Q, a.W_K, a.W_V)], getattr(b, f"in_proj_{kind}")
+                yield [getattr(a.W_O, kind)], getattr(b.out_proj, kind)
+    for mine, other in ((ours.feed_forward.W_1, theirs.linear1), (ours.feed_forward.W_2, theirs.linear2)):
+        yield from (([mine.weight], other.weight), ([mine.bias], other.bias))
+    for i, residual in enumerate(ours.add_norm, 1):
+        other = getattr(theirs, f"norm{i}")
+        yield from (([residual.norm.gain], other.weight), ([residual.norm.bias], other.bias))
+
+
+def all_pairs(ours, theirs):
+    for mine, other in ((ours.encoder, theirs.encoder), (ours.decoder, theirs.decoder)):
+        for layers in zip(mine.layers, other.layers, strict=True):
+            yield from side_by_side(*layers)
+        if other.norm is not None:
+            yield from (([mine.norm.gain], other.norm.weight), ([mine.norm.bias], other.norm.bias))
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("final_norm", [False, True])
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_equals_torch_in_outputs_and_gradients(norm, final_norm, activation):
+    config = Config(
+        N=2, d_model=39, d_ff=d_ff, h=3, vocab=vocab, P_drop=0.0, norm=norm, final_norm=final_norm,
+        bias=True, eps_norm=1e-5, positions="learned", activation=activation,
+    )  # fmt: skip
+    ours = build(config)
+    options = {"dropout": 0.0, "activation": activation, "batch_first": True, "norm_first": norm == "pre"}
+    with warnings.catch_warnings(action="ignore"):  # torch's remark that it will not use nested tensors
+        theirs = nn.Transformer(39, 3, 2, 2, d_ff, **options).double()
+    if not final_norm:
+        theirs.encoder.norm = theirs.decoder.norm = None
+    pairs = list(all_pairs(ours, theirs))
+    inner = {id(p) for part in (ours.encoder, ours.decoder) for p in part.parameters()}
+    assert {id(p) for mine, _ in pairs for p in mine} == inner
+    assert {id(other) for _, other in pairs} == {id(p) for p in theirs.parameters()}
+    with torch.no_grad():
+        for mine, other in pairs:
+            other.copy_(torch.cat(mine))
+
+    source, target = batch()
+    x, y = (ours.embed(ours.target_embedding, ids) for ids in (source, target))
+    hidden, future = source == 0, torch.ones(T, T, dtype=torch.bool).triu(1)
+    x = theirs(x, y, tgt_mask=future, src_key_padding_mask=hidden, memory_key_padding_mask=hidden)
+    expected, found = ours.target_embedding.logits(x), ours(source, target)
+    torch.testing.assert_close(found, expected)
+
+    direction, shared = torch.randn_like(found), ours.target_embedding.weight
+    (found * direction).sum().backward()
+    gradient, shared.grad = shared.grad, None
+    (expected * direction).sum().backward()
+    torch.testing.assert_close(gradient, shared.grad)
+    for mine, other in pairs:
+        torch.testing.assert_close(torch.cat([p.grad for p in mine]), other.grad)
+
+
+CHOICES = [
+    {},
+    {"norm": "pre", "final_norm": True, "bias": True},
+    {"positions": "learned", "activation": "gelu"},
+    {"positions": "halves", "activation": "swish", "source_vocab": 29},
+]
+
+
+@pytest.mark.parametrize("change", CHOICES)
+def test_cached_steps_equal_decode(change):
+    model = build(replace(SMALL, **change))
+    source, target = batch(source_vocab=change.get("source_vocab", vocab))
+    with torch.no_grad():
+        expected = model(source, target)
+        state, states = model.start(source), []
+        for t in range(T):
+            states.append(state)
+            logits, state = model.step(target[:, t], state)
+            torch.testing.assert_close(logits, expected[:, t], rtol=0, atol=1e-12)
+        # An old state is still valid, whatever was computed from it, and its rows can be chosen as beam search does.
+        again, _ = model.step(target[:, 3], states[3])
+        torch.testing.assert_close(again, expected[:, 3], rtol=0, atol=1e-12)
+        rows = torch.tensor([4, 1, 1])
+        chosen, _ = model.step(target[rows, 3], select(states[3], rows))
+        torch.testing.assert_close(chosen, expected[rows, 3], rtol=0, atol=1e-12)
+
+
+def select(state, rows):
+    if isinstance(state, torch.Tensor):
+        return state[rows]
+    return type(state)(select(part, rows) for part in state)
+
+
+@pytest.mark.parametrize("change", CHOICES)
+def test_each_position_sees_itself_and_what_is_before(change):
+    model = build(replace(SMALL, **change))
+    source, target = batch(source_vocab=change.get("source_vocab", vocab))
+    before = model(source, target)
+    for t in range(1, T):
+        other = target.clone()
+        other[:, t] = torch.where(target[:, t] == 5, 6, 5)
+        other[2, 4:] = target[2, 4:]  # padding stays
+        difference = (model(source, other) - before).abs().amax(-1)
+        assert (difference[:, :t] == 0).all()
+        assert (difference[[0, 1, 3, 4], t:] > 0).all()
+
+
+def test_padding_and_company_change_nothing():
+    model = build(SMALL)
+    source, target = batch()
+    together = model(source, target)
+    for b in range(B):
+        length = int((source[b] != 0).sum())
+        alone = model(source[b : b + 1, :length], target[b : b + 1])
+        torch.testing.assert_close(alone, together[b : b + 1])
+    more = torch.cat([source, torch.zeros(B, 3, dtype=torch.long)], 1)
+    torch.testing.assert_close(model(more, target), together)
+    real = target[2] != 0
+    torch.testing.assert_close(model(source[2:3], target[2:3, real]), together[2:3, real])
+
+
+def test_every_source_word_matters_and_no_padding_does():
+    model = build(SMALL)
+    source, target = batch()
+    embedded = model.embed(model.source_embedding, source).detach().requires_grad_()
+    memory = model.encoder(embedded, module.padding_mask(source))
+    assert memory.shape == (B, S, 38)
+    logits = model.decode(target, memory, source)
+    for t in (0, T - 1):
+        (gradient,) = torch.autograd.grad((logits[:, t] * torch.randn(vocab)).sum(), embedded, retain_graph=True)
+        assert torch.equal(gradient.abs().amax(-1) > 0, source != 0)
+
+
+def test_every_decoder_layer_reads_the_last_encoder_layer():
+    model, made, read = build(replace(SMALL, N=3)), [], []
+    for layer in model.encoder.layers:
+        layer.register_forward_hook(lambda part, given, output: made.append(output))
+    for layer in model.decoder.layers:
+        layer.cross_attention.register_forward_hook(lambda part, given, output: read.append(given[1]))
+    model(*batch())
+    assert [memory is made[-1] for memory in read] == [True] * 3
+    assert len({id(memory) for memory in made}) == 3
+
+
+def test_shape_comments_hold():
+    shapes = pytest.importorskip("shapes")
+    source, target = batch()
+    with shapes.checked(module) as seen:
+        model = build(SMALL)
+        model(source, target)
+        model.step(target[:, 1], model.step(target[:, 0], model.start(source))[1])
+    assert not shapes.unseen(seen, module)
+
+
+# ---- sizes
+
+
+def count(config):
+    with torch.device("meta"):
+        return sum(p.numel() for p in Transformer(config).parameters())
+
+
+@pytest.mark.parametrize("row", [row for row in TABLE_3 if row["params"]], ids=lambda row: str(row["change"]))
+def test_parameters_of_table_3(row):
+    config = replace(BASE, **row["change"])
+    assert round(count(config) / 1e6) != row["params"]  # the vocabulary of section 5.1 fits no row
+    vocabulary = 36000 if row["row"] == "big" else 41100
+    assert round(count(replace(config, vocab=vocabulary)) / 1e6) == row["params"]
+    other = 41100 if row["row"] == "big" else 36000
+    assert round(count(replace(config, vocab=other)) / 1e6) != row["params"]
+
+
+def test_presets_differ_as_table_3_says():
+    big = next(row for row in TABLE_3 if row["row"] == "big")["change"]
+    assert replace(BASE, **big) == BIG
+    assert (BASE.N, BASE.d_model, BASE.d_ff, BASE.h, BASE.d_k, BASE.d_v) == (6, 512, 2048, 8, 64, 64)
+    assert (BASE.P_drop, BASE.eps_ls, BIG.d_k, BIG.d_v) == (0.1, 0.1, 64, 64)
+    assert count(TINY) < 2e6 < count(BASE)
+
+
+def test_head_width_follows_until_it_is_stated():
+    assert BASE.d_k == BASE.d_v == 64
+    assert replace(BASE, h=4).d_k == 128 and replace(BASE, d_model=256).d_v == 32
+    assert replace(replace(BASE, h=4), h=16).d_k == 32
+    stated = replace(replace(BASE, d_k=64), h=4)
+    assert (stated.d_k, stated.d_v) == (64, 128)
+    assert replace(BASE, d_k=64) == BASE and json.dumps({"d_k": BASE.d_k}) == '{"d_k": 64}'
+    assert replace(replace(BASE, h=3, d_k=5, d_v=7), d_model=50).d_k == 5
+    with pytest.raises(FrozenInstanceError):
+        BASE.h = 4
+
+
+def test_fields_choose_parts():
+    for name, kind in NORMS.items():
+        encoder = Encoder(replace(SMALL, norm=name))
+        assert type(encoder.layers[0].add_norm[0]) is kind
+    assert isinstance(Decoder(SMALL).norm, nn.Identity)
+    assert not isinstance(Decoder(replace(SMALL, final_norm=True)).norm, nn.Identity)
+    source, target = batch()
+    made = [Transformer(replace(SMALL, positions=name)).eval() for name in POSITIONS]
+    for model in made[1:]:
+        model.load_state_dict(made[0].state_dict(), strict=False)
+    logits = [model(source, target) for model in made]
+    assert not torch.allclose(logits[0], logits[1]) and not torch.allclose(logits[0], logits[2])
+    for name in ACTIVATIONS:
+        layer = Transformer(replace(SMALL, activation=name)).encoder.layers[0]
+        assert layer.feed_forward.activation is ACTIVATIONS[name]
+    biases = [name for name, _ in Transformer(SMALL).named_parameters() if ".W_" in name and name.endswith("bias")]
+    assert biases and all(".feed_forward." in name for name in biases)
+
+
+def test_dropout_stands_where_the_configuration_puts_it():
+    source, target = batch()
+    for name in ("P_drop", "P_drop_attention", "P_drop_ffn"):
+        model = Transformer(replace(SMALL, **{name: 0.5}))
+        assert not torch.equal(model(source, target), model(source, target)), name
+        model.eval()
+        assert torch.equal(model(source, target), model(source, target)), name
+    model = Transformer(SMALL)
+    assert torch.equal(model(source, target), model(source, target))
+
+
+def test_attention_is_the_callers_choice():
+    calls = []
+
+    def spy(Q, K, V, mask=None, dropout=0.0):
+        calls.append((Q.shape[-2], K.shape[-2], dropout))
+        return scaled_dot_product_attention(Q, K, V, mask, dropout)
+
+    source, target = batch()
+    torch.testing.assert_close(build(SMALL, spy)(source, target), build(SMALL)(source, target))
+    assert calls == [(S, S, 0.0)] * 2 + [(T, T, 0.0), (T, S, 0.0)] * 2
+    calls.clear()
+    Transformer(replace(SMALL, P_drop_attention=0.25), spy)(source, target)
+    assert {dropout for *_, dropout in calls} == {0.25}
+
+
+def test_one_matrix_or_two():
+    shared, apart = Transformer(SMALL), Transformer(replace(SMALL, source_vocab=29))
+    assert shared.source_embedding is shared.target_embedding
+    assert apart.source_embedding is not apart.target_embedding
+    source, target = batch(source_vocab=29)
+    source[0, 0] = 28
+    assert apart(source, target).shape == (B, T, vocab)
+    names = [name for name in shared.state_dict() if "embedding" in name]
+    assert sorted(names) == ["source_embedding.weight", "target_embedding.weight"]
+
+
+def test_first_weights():
+    torch.manual_seed(0)
+    model = Transformer(replace(TINY, bias=True))
+    for name, p in model.named_parameters():
+        if name.endswith(("W_Q.weight", "W_1.weight", "W_O.weight")):
+            bound = (6 / sum(p.shape)) ** 0.5
+            assert p.abs().max() <= bound and p.abs().max() > 0.98 * bound, name
+            assert abs(p.std() / (2 / sum(p.shape)) ** 0.5 - 1) < 0.02, name
+        elif name.endswith("bias"):
+            assert (p == 0).all(), name
+    assert abs(model.target_embedding.weight.std() * TINY.d_model**0.5 - 1) < 0.02
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"N": 0}, {"d_model": -2}, {"d_ff": 2.5}, {"h": "8"}, {"vocab": 0}, {"source_vocab": 0}, {"d_k": 0}, {"d_v": -1},
+        {"P_drop": 1.0}, {"P_drop": -0.1}, {"eps_ls": "0.1"}, {"P_drop_attention": 2}, {"P_drop_ffn": None},
+        {"norm": "middle"}, {"activation": "tanh"}, {"positions": "none"}, {"max_positions": 0}, {"N": None},
+        {"pad": -1}, {"bos": 37000}, {"eos": None}, {"unk": 1.5}, {"h": 7}, {"d_model": 507, "h": 3},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_field_that_makes_no_model_is_named(change):
+    name = list(change)[-1] if len(change) == 1 else "d_model"
+    with pytest.raises(ValueError, match=rf"^{name}\b"):
+        replace(BASE, **change)
+
+
+def test_every_field_has_a_default():
+    assert Config(**{field.name: getattr(BASE, field.name) for field in fields(Config)}) == BASE
+
+
+BAD = [
+    (torch.ones(2, 3), TypeError, "torch.float32"),
+    (torch.ones(2, 3, dtype=torch.bool), TypeError, "torch.bool"),
+    (torch.ones(2, 3, dtype=torch.uint8), TypeError, "torch.uint8"),
+    ([[5, 2]], TypeError, "list"),
+    (torch.tensor([5, 2]), ValueError, r"\(2,\)"),
+    (torch.ones(2, 0, dtype=torch.long), ValueError, r"\(2, 0\)"),
+    (torch.tensor([[5, 2], [0, 0]]), ValueError, "padding"),
+    (torch.tensor([[5, 2], [0, 2]]), ValueError, "padding"),
+    (torch.tensor([[5, 0, 2], [5, 6, 2]]), ValueError, "padding"),
+    (torch.tensor([[5, 2], [5, vocab]]), ValueError, str(vocab)),
+    (torch.tensor([[5, 2], [5, -1]]), ValueError, "-1"),
+    (torch.tensor([[5, 2]]), ValueError, "rows"),
+]
+
+
+@pytest.mark.parametrize("ids, error, message", BAD)
+def test_bad_batches_are_refused(ids, error, message):
+    model, good = Transformer(SMALL), torch.tensor([[1, 5, 2], [1, 2, 0]])
+    with pytest.raises(error, match=message):
+        model(ids, good)
+    with pytest.raises(error, match=message):
+        model(good, ids)
+
+
+def test_a_target_may_begin_with_padding_where_that_is_bos():
+    model = Transformer(replace(SMALL, bos=0)).eval()
+    source = torch.tensor([[5, 6, 2]])
+    assert model(source, torch.tensor([[0, 6, 5]])).shape == (1, 3, vocab)
+    with pytest.raises(ValueError, match="padding"):
+        Transformer(SMALL)(source, torch.tensor([[0, 6, 5]]))
+
+
+def test_memory_of_another_source_is_refused():
+    model, (source, target) = Transformer(SMALL), batch()
+    with pytest.raises(ValueError, match="memory"):
+        model.decode(target, model.encode(source), source[:, :-1])
