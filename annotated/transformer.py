@@ -48,14 +48,15 @@ POSITIONS = {
 
 
 class HeadWidth(int):
-    """A d_k or d_v that nobody asked for: d_model / h, worked out anew in every copy of a Config."""
+    """A d_k or d_v that nobody asked for: d_model / h, worked out anew in every copy."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """The sizes and choices of a model, in the paper's symbols (Table 3); a copy states what differs.
+    """The sizes and choices of a model, in the paper's symbols (Table 3).
 
-    Defaults are the base model's and the paper's; where the paper is silent, the comment says what is chosen.
+    Defaults are the base model's; where the paper is silent, the comment says what is chosen.
+    A copy, by `dataclasses.replace`, states what differs.
 
     Raises:
         ValueError: if a field makes no model; the message names the field.
@@ -70,7 +71,7 @@ class Config:
     P_drop: float = 0.1
     eps_ls: float = 0.1
     vocab: int = 37000  # section 5.1: "about 37000"
-    source_vocab: int | None = None  # None: one vocabulary and one matrix for both languages (section 3.4)
+    source_vocab: int | None = None  # None: one matrix for both languages (section 3.4)
     pad: int = 0
     bos: int = 1
     eos: int = 2
@@ -80,32 +81,38 @@ class Config:
     eps_norm: float = 1e-6  # the paper gives none; this is the released code's
     bias: bool = False  # of the projections in attention; the formula of section 3.2.2 has none
     activation: str = "relu"  # Eq. 2; also "gelu", "swish"
-    positions: str = "sinusoidal"  # section 3.5; "halves": the released code; "learned": Table 3, row E
+    positions: str = "sinusoidal"  # section 3.5; "halves": released code; "learned": row E
     max_positions: int = 1024  # of learned positions only
     P_drop_attention: float = 0.0  # section 5.4 has none; 0.1 in later released code
     P_drop_ffn: float = 0.0  # the same
 
     def __post_init__(self):
-        for name in ("N", "d_model", "d_ff", "h", "vocab", "max_positions", "d_k", "d_v", "source_vocab"):
+        optional = ("d_k", "d_v", "source_vocab")
+        for name in ("N", "d_model", "d_ff", "h", "vocab", "max_positions", *optional):
             value = getattr(self, name)
-            left_out = value is None and name in ("d_k", "d_v", "source_vocab")
+            left_out = value is None and name in optional
             if not left_out and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}")
         for name in ("P_drop", "eps_ls", "P_drop_attention", "P_drop_ffn"):
-            if not isinstance(getattr(self, name), int | float) or not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)!r}")
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 <= value < 1:
+                raise ValueError(f"{name} must lie in [0, 1), got {value!r}")
         for name in ("pad", "bos", "eos", "unk"):
-            if getattr(self, name) not in range(self.vocab):
-                raise ValueError(f"{name} must lie in 0..{self.vocab - 1} (vocab), got {getattr(self, name)!r}")
-        for name, known in (("norm", NORMS), ("activation", ACTIVATIONS), ("positions", POSITIONS)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 0 <= value < self.vocab:
+                raise ValueError(f"{name} must lie in 0..{self.vocab - 1} (vocab), got {value!r}")
+        choices = {"norm": NORMS, "activation": ACTIVATIONS, "positions": POSITIONS}
+        for name, known in choices.items():
+            value = getattr(self, name)
+            if value not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
         if self.d_model % 2 and self.positions != "learned":
-            raise ValueError(f"d_model must be even for sines and cosines in pairs, got {self.d_model}")
+            raise ValueError(f"d_model must be even for sines and cosines, got {self.d_model}")
         for name in ("d_k", "d_v"):
             if isinstance(getattr(self, name), HeadWidth | None):
                 if self.d_model % self.h:
-                    raise ValueError(f"h={self.h} must divide d_model={self.d_model}, or give d_k and d_v")
+                    given = f"h={self.h} and d_model={self.d_model}"
+                    raise ValueError(f"h must divide d_model, or give d_k and d_v; got {given}")
                 # frozen for everybody else; nobody holds this object yet
                 object.__setattr__(self, name, HeadWidth(self.d_model // self.h))
 
@@ -118,14 +125,15 @@ TINY = replace(BASE, N=2, d_model=128, d_ff=512, h=4, vocab=1000)
 
 
 def sublayers(config, attention):
-    """What the layers of both stacks are made of: makers of attention, feed-forward and residual connection.
+    """Makers of what the layers of both stacks are made of (section 3.1).
 
     Args:
         config: the sizes and choices.
-        attention: a function called with (Q, K, V, mask) and, if config.P_drop_attention > 0, dropout.
+        attention: a function of (Q, K, V, mask) and, if config.P_drop_attention > 0, dropout.
 
     Returns:
-        three functions without arguments, each of which makes a module.
+        three functions without arguments, which make an attention, a feed-forward network
+        and a residual connection with its norm.
     """
     if config.P_drop_attention:
         attention = AttentionDropout(attention, config.P_drop_attention)
@@ -168,7 +176,9 @@ class Encoder(nn.Module):
     def __init__(self, config, attention=scaled_dot_product_attention):
         super().__init__()
         self.layers = nn.ModuleList(EncoderLayer(config, attention) for _ in range(config.N))
-        self.norm = LayerNorm(config.d_model, config.eps_norm) if config.final_norm else nn.Identity()
+        self.norm = nn.Identity()
+        if config.final_norm:
+            self.norm = LayerNorm(config.d_model, config.eps_norm)
 
     def forward(self, x, mask=None):
         """Map embedded sources, (B, S, d_model), to memory of the same shape."""
@@ -178,7 +188,7 @@ class Encoder(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Masked self-attention, attention to the encoder's output, feed-forward (section 3.1, Figure 1 right).
+    """Masked self-attention, attention to the memory, feed-forward (section 3.1, Figure 1 right).
 
     Args:
         config: the sizes and choices.
@@ -188,11 +198,12 @@ class DecoderLayer(nn.Module):
     def __init__(self, config, attention=scaled_dot_product_attention):
         super().__init__()
         attend, feed_forward, residual = sublayers(config, attention)
-        self.self_attention, self.cross_attention, self.feed_forward = attend(), attend(), feed_forward()
+        self.self_attention, self.cross_attention = attend(), attend()
+        self.feed_forward = feed_forward()
         self.add_norm = nn.ModuleList(residual() for _ in range(3))
 
     def forward(self, x, memory, causal, mask=None):
-        """Map x, (B, T, d_model), to the same shape; memory is (B, S, d_model), the masks as in attention."""
+        """Map x, (B, T, d_model), to the same shape; memory is (B, S, d_model)."""
         x = self.add_norm[0](x, lambda x: self.self_attention(x, x, causal))  # (B, T, d_model)
         x = self.add_norm[1](x, lambda x: self.cross_attention(x, memory, mask))  # (B, T, d_model)
         return self.add_norm[2](x, self.feed_forward)  # (B, T, d_model)
@@ -203,7 +214,7 @@ class DecoderLayer(nn.Module):
         return K, V, *self.cross_attention.keys_values(memory)
 
     def step(self, x, cache, mask=None):
-        """One position, x (B, 1, d_model), given the keys and values so far; returns x and the new cache."""
+        """One position, x (B, 1, d_model), given keys and values so far; returns x, new cache."""
         K, V, K_memory, V_memory = cache
 
         def look_back(x):  # x as the sub-layer gets it: with the norm first, it is normalised
@@ -213,7 +224,9 @@ class DecoderLayer(nn.Module):
             return self.self_attention.attend(x, K, V)  # (B, 1, d_model)
 
         x = self.add_norm[0](x, look_back)  # (B, 1, d_model)
-        x = self.add_norm[1](x, lambda x: self.cross_attention.attend(x, K_memory, V_memory, mask))
+        x = self.add_norm[1](
+            x, lambda x: self.cross_attention.attend(x, K_memory, V_memory, mask)
+        )  # (B, 1, d_model)
         return self.add_norm[2](x, self.feed_forward), (K, V, K_memory, V_memory)
 
 
@@ -228,10 +241,12 @@ class Decoder(nn.Module):
     def __init__(self, config, attention=scaled_dot_product_attention):
         super().__init__()
         self.layers = nn.ModuleList(DecoderLayer(config, attention) for _ in range(config.N))
-        self.norm = LayerNorm(config.d_model, config.eps_norm) if config.final_norm else nn.Identity()
+        self.norm = nn.Identity()
+        if config.final_norm:
+            self.norm = LayerNorm(config.d_model, config.eps_norm)
 
     def forward(self, x, memory, causal, mask=None):
-        """Map embedded targets, (B, T, d_model), to the same shape, before the projection to logits."""
+        """Map embedded targets, (B, T, d_model), to the same shape; logits come after."""
         for layer in self.layers:
             x = layer(x, memory, causal, mask)  # (B, T, d_model)
         return self.norm(x)  # (B, T, d_model)
@@ -254,22 +269,22 @@ class Transformer(nn.Module):
 
     Args:
         config: the sizes and choices.
-        attention: a function called with (Q, K, V, mask) and, if config.P_drop_attention > 0, dropout.
+        attention: a function of (Q, K, V, mask) and, if config.P_drop_attention > 0, dropout.
     """
 
     def __init__(self, config, attention=scaled_dot_product_attention):
         super().__init__()
         self.config = config
-        shared, source = config.source_vocab is None, config.source_vocab
-        self.target_embedding = Embedding(config.vocab, config.d_model)
-        self.source_embedding = self.target_embedding if shared else Embedding(source, config.d_model)
+        self.target_embedding = self.source_embedding = Embedding(config.vocab, config.d_model)
+        if config.source_vocab is not None:
+            self.source_embedding = Embedding(config.source_vocab, config.d_model)
         self.positions = POSITIONS[config.positions](config)
         self.dropout = nn.Dropout(config.P_drop)
         self.encoder, self.decoder = Encoder(config, attention), Decoder(config, attention)
         initialise(self)
 
     def embed(self, embedding, ids, first=0):
-        """Embed ids, (B, T), that stand at position first and after; dropout on the sum (section 5.4)."""
+        """Embed ids, (B, T), standing from position first on; dropout on the sum (section 5.4)."""
         x = embedding(ids)  # (B, T, d_model)
         positions = torch.arange(first, first + ids.shape[1], device=ids.device)  # (T,)
         return self.dropout(x + self.positions(positions).to(x.dtype))  # (B, T, d_model)
@@ -281,13 +296,18 @@ class Transformer(nn.Module):
         return self.encoder(x, padding_mask(source, self.config.pad))  # (B, S, d_model)
 
     def decode(self, target, memory, source):
-        """Logits (B, T, vocab) for target (B, T), beginning with bos; logits[:, t] predicts target[:, t + 1]."""
+        """Logits (B, T, vocab) for target (B, T), which begins with bos.
+
+        logits[:, t] predicts target[:, t + 1]; memory is `encode(source)`.
+        """
         check_ids(self.config, target=target, source=source)
         if memory.shape[:2] != source.shape:
-            raise ValueError(f"memory {tuple(memory.shape)} must be that of source {tuple(source.shape)}")
+            shapes = f"{tuple(memory.shape)} and {tuple(source.shape)}"
+            raise ValueError(f"memory must be that of source, their shapes are {shapes}")
         x = self.embed(self.target_embedding, target)  # (B, T, d_model)
+        causal = causal_mask(target.shape[1], target.device)  # (T, T)
         mask = padding_mask(source, self.config.pad)  # (B, 1, 1, S)
-        x = self.decoder(x, memory, causal_mask(target.shape[1], target.device), mask)  # (B, T, d_model)
+        x = self.decoder(x, memory, causal, mask)  # (B, T, d_model)
         return self.target_embedding.logits(x)  # (B, T, vocab)
 
     def forward(self, source, target):
@@ -295,13 +315,14 @@ class Transformer(nn.Module):
         return self.decode(target, self.encode(source), source)  # (B, T, vocab)
 
     def start(self, source):
-        """The state of cached decoding before the first step: memory's keys and values, computed once."""
+        """The state of cached decoding before the first step."""
         return padding_mask(source, self.config.pad), self.decoder.start(self.encode(source))
 
     def step(self, ids, state):
-        """Logits (B, vocab) for the token after ids, (B,), and the new state; the old one stays valid."""
+        """Logits (B, vocab) for the token after ids, (B,), and a new state; the old stays valid."""
         mask, caches = state
-        x = self.embed(self.target_embedding, ids[:, None], first=caches[0][0].shape[2])  # (B, 1, d_model)
+        t = caches[0][0].shape[2]  # as many keys as there were positions before
+        x = self.embed(self.target_embedding, ids[:, None], first=t)  # (B, 1, d_model)
         x, caches = self.decoder.step(x, caches, mask)
         return self.target_embedding.logits(x)[:, 0], (mask, caches)
 
@@ -315,19 +336,21 @@ def check_ids(config, **named):
 
     Raises:
         TypeError: if one is no tensor of identifiers.
-        ValueError: if one has another shape, the numbers of rows differ, or (looked up on a CPU only) a row
-            begins with padding or goes on after it.
+        ValueError: if one has another shape, the numbers of rows differ, or (looked up on a CPU
+            only) a row begins with padding or goes on after it.
     """
     for name, ids in named.items():
         if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.long, torch.int):
             given = getattr(ids, "dtype", type(ids).__name__)
             raise TypeError(f"{name} must be a tensor of identifiers (torch.long), got {given}")
         if ids.dim() != 2 or 0 in ids.shape:
-            raise ValueError(f"{name} must have the shape (sentences, positions), got {tuple(ids.shape)}")
-        token = (ids != config.pad) | (ids == config.bos)  # some published models begin with their padding
-        misplaced = ids.device.type == "cpu" and not (token[:, 0].all() and (token[:, :-1] >= token[:, 1:]).all())
-        if misplaced:
-            raise ValueError(f"{name} must have padding ({config.pad}) only after the words of a row")
+            raise ValueError(f"{name} must be (sentences, positions), got {tuple(ids.shape)}")
+        # Some published models begin their targets with the identifier of padding.
+        token = (ids != config.pad) | (ids == config.bos)  # (B, T)
+        if ids.device.type != "cpu":
+            continue
+        if not token[:, 0].all() or (token[:, 1:] & ~token[:, :-1]).any():
+            raise ValueError(f"{name} must have padding ({config.pad}) only at the end of a row")
     rows = {name: len(ids) for name, ids in named.items()}
     if len(set(rows.values())) > 1:
         raise ValueError(f"target and source must have as many rows each, got {rows}")

@@ -243,6 +243,15 @@ def test_head_width_follows_until_it_is_stated():
         BASE.h = 4
 
 
+def test_widths_arrive_where_they_belong():
+    model = Transformer(SMALL)
+    for layer in (model.encoder.layers[1].self_attention, model.decoder.layers[1].cross_attention):
+        assert layer.W_Q.weight.shape == layer.W_K.weight.shape == (h * d_k, 38)
+        assert layer.W_V.weight.shape == (h * d_v, 38) and layer.W_O.weight.shape == (38, h * d_v)
+    assert model.decoder.layers[0].feed_forward.W_1.weight.shape == (d_ff, 38)
+    assert (len(model.encoder.layers), len(model.decoder.layers)) == (2, 2)
+
+
 def test_fields_choose_parts():
     for name, kind in NORMS.items():
         encoder = Encoder(replace(SMALL, norm=name))
