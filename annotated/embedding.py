@@ -8,7 +8,31 @@ import math
 import torch
 from torch import nn
 
-__all__ = ["Embedding", "angles", "positional_encoding", "halves_encoding", "LearnedPositions"]
+__all__ = ["look_up", "Embedding", "angles", "positional_encoding", "LearnedPositions", "halves_encoding"]
+
+
+def look_up(weight, rows, name):
+    """Take rows of a matrix: its product with one-hot vectors, without the product (section 3.4).
+
+    Args:
+        weight: (n, d_model).
+        rows: whole numbers from 0 to n - 1, any shape.
+        name: what the rows are called in a message.
+
+    Returns:
+        rows.shape + (d_model,).
+
+    Raises:
+        TypeError: rows are not whole numbers.
+        ValueError: there is no such row (looked up on a CPU only).
+    """
+    if rows.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"{name} must be whole numbers (torch.long), not {rows.dtype}")
+    n = len(weight)
+    if rows.device.type == "cpu" and rows.numel() and not 0 <= rows.min() <= rows.max() < n:
+        found = f"{rows.min().item()}..{rows.max().item()}"
+        raise ValueError(f"{name} must lie in 0..{n - 1}, not {found}")
+    return weight[rows]  # (..., d_model)
 
 
 class Embedding(nn.Module):
@@ -21,18 +45,18 @@ class Embedding(nn.Module):
 
     def __init__(self, vocab, d_model):
         super().__init__()
+        # Rows of length about 1: logits then have variance 1 where x has variance 1.
         self.weight = nn.Parameter(torch.randn(vocab, d_model) / math.sqrt(d_model))
 
     def forward(self, ids):
         """Look up ids, (B, T), and multiply by sqrt(d_model): (B, T, d_model).
 
         Raises:
-            ValueError: if an identifier lies outside the vocabulary (checked on the CPU only).
+            TypeError: ids are not whole numbers.
+            ValueError: an identifier lies outside the vocabulary (looked up on a CPU only).
         """
-        vocab, d_model = self.weight.shape
-        if ids.device.type == "cpu" and ids.numel() and not 0 <= ids.min() <= ids.max() < vocab:
-            raise ValueError(f"ids must lie in 0..{vocab - 1}, got {ids.min().item()}..{ids.max().item()}")
-        return self.weight[ids] * math.sqrt(d_model)  # (B, T, d_model)
+        x = look_up(self.weight, ids, "ids")  # (B, T, d_model)
+        return x * math.sqrt(self.weight.shape[-1])
 
     def logits(self, x):
         """The pre-softmax projection with the same matrix: (B, T, d_model) to (B, T, vocab)."""
@@ -43,15 +67,15 @@ def angles(positions, exponents):
     """positions / 10000 ** exponents, for every pair of the two (section 3.5).
 
     Args:
-        positions: (...,), any numbers.
-        exponents: (d,), from 0 towards 1.
+        positions: any shape, any numbers.
+        exponents: (n,), from 0 towards 1, float64.
 
     Returns:
-        (..., d), in radians.
+        positions.shape + (n,), in radians, float64.
     """
     # In float64: at position 5000, float32 leaves an error in the fourth digit of the angle.
-    rates = 10000.0 ** -exponents.double()  # (d,)
-    return positions.double()[..., None] * rates  # (..., d)
+    rates = 10000.0**-exponents  # (n,)
+    return positions.double()[..., None] * rates  # (..., n)
 
 
 def positional_encoding(positions, d_model):
@@ -65,23 +89,13 @@ def positional_encoding(positions, d_model):
         positions.shape + (d_model,), float32.
 
     Raises:
-        ValueError: if d_model is odd.
+        ValueError: d_model is odd.
     """
     if d_model % 2:
-        raise ValueError(f"d_model={d_model} is odd: sines and cosines come in pairs, choose an even one")
-    pairs = torch.arange(0, d_model, 2, device=positions.device) / d_model  # (d_model/2,)
-    turn = angles(positions, pairs)  # (..., d_model/2)
+        raise ValueError(f"d_model must be even (sines and cosines come in pairs), not {d_model}")
+    pairs = torch.arange(0, d_model, 2, device=positions.device)  # (d_model/2,)
+    turn = angles(positions, pairs.double() / d_model)  # (..., d_model/2)
     return torch.stack([turn.sin(), turn.cos()], dim=-1).flatten(-2).float()  # (..., d_model)
-
-
-def halves_encoding(positions, d_model):
-    """All sines, then all cosines, exponents from 0 to 1 inclusive (released code, all versions).
-
-    Args and returns as `positional_encoding`.
-    """
-    half = torch.arange(d_model // 2, device=positions.device) / (d_model // 2 - 1)  # (d_model/2,)
-    turn = angles(positions, half)  # (..., d_model/2)
-    return torch.cat([turn.sin(), turn.cos()], dim=-1).float()  # (..., d_model)
 
 
 class LearnedPositions(nn.Module):
@@ -94,16 +108,27 @@ class LearnedPositions(nn.Module):
 
     def __init__(self, max_positions, d_model):
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(max_positions, d_model) / math.sqrt(d_model))
+        # The mean square of a sinusoid, so that words and positions are as loud as with sinusoids.
+        self.weight = nn.Parameter(torch.randn(max_positions, d_model) / math.sqrt(2))
 
     def forward(self, positions):
         """Look up positions, any shape: positions.shape + (d_model,).
 
         Raises:
-            ValueError: if a position has no vector (checked on the CPU only).
+            TypeError: positions are not whole numbers.
+            ValueError: a position has no vector (looked up on a CPU only).
         """
-        if positions.device.type == "cpu" and positions.numel() and positions.max() >= len(self.weight):
-            raise ValueError(
-                f"position {positions.max().item()} has no learned vector: max_positions is {len(self.weight)}"
-            )
-        return self.weight[positions]  # (..., d_model)
+        return look_up(self.weight, positions, "positions")  # (..., d_model)
+
+
+def halves_encoding(positions, d_model):
+    """All sines, then all cosines, exponents from 0 to 1 inclusive (released code, all versions).
+
+    Args, returns and raises as `positional_encoding`.
+    """
+    if d_model % 2:
+        raise ValueError(f"d_model must be even (sines and cosines come in pairs), not {d_model}")
+    pairs = torch.arange(d_model // 2, device=positions.device)  # (d_model/2,)
+    last = max(d_model // 2 - 1, 1)
+    turn = angles(positions, pairs.double() / last)  # (..., d_model/2)
+    return torch.cat([turn.sin(), turn.cos()], dim=-1).float()  # (..., d_model)
