@@ -1,0 +1,79 @@
+"""Score a model trained on Multi30k, once, and keep what is worth reading of its outputs.
+
+    ANNOTATED_DATA=... python benchmarks/12_multi30k.py --model results/multi30k-cpu [--threads 2]
+
+Writes into the model's own folder: scores.json (the score with its signature, the same outputs under other
+protocols, greedy against beam search on the validation set), outputs.txt, and examples.json.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+
+from annotated.data import load_corpus
+from annotated.decoding import load
+from annotated.evaluation import bleu
+from annotated.training import provenance, replacing
+
+PROTOCOLS = {
+    "cased, tokeniser 13a (the score above)": {},
+    "lower-cased, tokeniser 13a": {"lowercase": True},
+    "cased, tokeniser intl": {"tokenize": "intl"},
+    "cased, split at spaces only": {"tokenize": "none"},
+    "lower-cased, split at spaces only": {"tokenize": "none", "lowercase": True},
+}
+
+
+def examples(sources, references, outputs, words=8):
+    """Sentences of at least so many words at fixed ranks of their own BLEU: not a choice of ours."""
+    from sacrebleu.metrics import BLEU
+
+    metric = BLEU(effective_order=True)
+    rows = [row for row in zip(sources, references, outputs, strict=True) if len(row[0].split()) >= words]
+    scored = sorted(((metric.sentence_score(o, [r]).score, s, r, o) for s, r, o in rows), reverse=True)
+    last = len(scored) - 1
+    for share in (0, 0.1, 0.25, 0.5, 0.75, 1):
+        score, source, reference, output = scored[round(share * last)]
+        rank = f"BLEU {score:.0f}, better than {100 * (1 - share):.0f} % of the others"
+        yield {"rank": rank, "source": source, "reference": reference, "output": output}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--corpus", default="multi30k-en-de")
+    parser.add_argument("--beam", type=int, default=4)
+    parser.add_argument("--alpha", type=float, default=0.6)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    corpus, translator = load_corpus(options.corpus), load(options.model)
+    sources, references = (list(side) for side in zip(*corpus.test, strict=True))
+    outputs = translator.translate(sources, options.beam, options.alpha)
+    score, signature = bleu(outputs, references)
+    print(f"BLEU {score:.2f}  {signature}")
+    held_out, wanted = (list(side) for side in zip(*corpus.validation, strict=True))
+    searches = {
+        f"beam {beam}": bleu(translator.translate(held_out, beam, options.alpha), wanted)[0] for beam in (1, options.beam)
+    }
+    scores = {
+        "bleu": round(score, 2), "signature": signature, "corpus": options.corpus, "sentences": len(sources),
+        "beam": options.beam, "alpha": options.alpha,
+        "protocols": {name: round(bleu(outputs, references, **how)[0], 2) for name, how in PROTOCOLS.items()},
+        "validation": {name: round(value, 2) for name, value in searches.items()},
+        "scored_by": provenance(),
+    }
+    for name, content in (
+        ("scores.json", json.dumps(scores, indent=1)),
+        ("examples.json", json.dumps(list(examples(sources, references, outputs)), indent=1, ensure_ascii=False)),
+        ("outputs.txt", "\n".join(outputs)),
+    ):
+        with replacing(options.model / name) as fresh:
+            fresh.write_text(content + "\n", encoding="utf-8")
+    print(json.dumps(scores["protocols"] | scores["validation"], indent=1))
+
+
+if __name__ == "__main__":
+    main()
