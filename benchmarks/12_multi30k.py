@@ -55,9 +55,8 @@ def main():
     score, signature = bleu(outputs, references)
     print(f"BLEU {score:.2f}  {signature}")
     held_out, wanted = (list(side) for side in zip(*corpus.validation, strict=True))
-    searches = {
-        f"beam {beam}": bleu(translator.translate(held_out, beam, options.alpha), wanted)[0] for beam in (1, options.beam)
-    }
+    by_width = {beam: translator.translate(held_out, beam, options.alpha) for beam in (1, options.beam)}
+    searches = {f"beam {beam}": bleu(made, wanted)[0] for beam, made in by_width.items()}
     scores = {
         "bleu": round(score, 2), "signature": signature, "corpus": options.corpus, "sentences": len(sources),
         "beam": options.beam, "alpha": options.alpha,
