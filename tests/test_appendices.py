@@ -34,10 +34,9 @@ def tables(path):
 
 # ---- A-notation
 
-IN_WORDS = ("symbol", "code", "shape", "meaning", "chapter")
 NOTATION = tables("book/A-notation.md")
-IDENTIFIERS = NOTATION["symbol", "code", "value", "meaning", "chapter"]
-SYMBOLS = NOTATION[IN_WORDS] + IDENTIFIERS
+IDENTIFIERS = NOTATION["symbol", "meaning", "code", "value", "chapter"]
+SYMBOLS = NOTATION["symbol", "meaning", "code", "shape", "chapter"] + IDENTIFIERS
 
 
 def test_every_symbol_of_a_chapter_is_in_the_notation():
@@ -57,23 +56,23 @@ def test_no_symbol_has_two_rows():
     assert sorted(symbols) == sorted(set(symbols))
 
 
-@pytest.mark.parametrize("row", SYMBOLS, ids=lambda row: row[1])
+@pytest.mark.parametrize("row", SYMBOLS, ids=lambda row: row[2])
 def test_the_chapter_named_uses_the_code_named(row):
-    for code in re.findall(r"`([^`]+)`", row[1]):
+    for code in re.findall(r"`([^`]+)`", row[2]):
         name = code.split("(")[0]
         for number in map(int, row[-1].split(", ")):
             assert re.search(rf"(?<!\w){re.escape(name)}(?!\w)", CHAPTERS[number]), f"{name} is not in chapter {number}"
 
 
 def test_identifiers_are_the_configurations():
-    stated = {row[0]: int(row[2]) for row in IDENTIFIERS}
+    stated = {row[0]: int(row[3]) for row in IDENTIFIERS}
     assert stated == {name: getattr(Config(), name) for name in ("pad", "bos", "eos", "unk")}
 
 
 def test_configured_sizes_are_fields_of_the_configuration():
     page = (ROOT / "book" / "A-notation.md").read_text(encoding="utf-8")
     section = page.split("## Configured sizes")[1].split("\n## ")[0]
-    named = re.findall(r"^\| \$.*?\$ \| `(\w+)` \|", section, re.MULTILINE)
+    named = re.findall(r"^\| \$.*?\$ \| [^|]+ \| `(\w+)` \|", section, re.MULTILINE)
     assert named == "N d_model d_ff h d_k d_v P_drop eps_ls vocab".split()
     assert set(named) <= {field.name for field in fields(Config)}
 
@@ -87,7 +86,7 @@ def test_weights_have_the_shapes_stated():
     real["weight"] = Embedding(17, 3).weight
     checked = set()
     for row in SYMBOLS:
-        names, shapes = (re.findall(r"`([^`]+)`", cell) for cell in row[1:3])
+        names, shapes = (re.findall(r"`([^`]+)`", cell) for cell in row[2:4])
         for name, shape in zip(names, shapes * len(names) if len(shapes) == 1 else shapes):
             if name in real:
                 assert eval(shape, {}, sizes) == tuple(real[name].shape), f"{name} {shape}"
