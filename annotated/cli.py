@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from annotated.data import CHECKSUMS, Corpus, Subwords, Words, load_corpus, load_vocabulary, read_pairs, token_batches
-from annotated.decoding import Translator, load, save
+from annotated.decoding import load, save
 from annotated.evaluation import bleu, cross_entropy
 from annotated.training import Recipe, average, provenance, replacing, train
 from annotated.transformer import BASE, BIG, TINY, Config, Transformer
@@ -249,8 +249,8 @@ def read_text(path):
 def run_translate(options):
     """`translate`: as many lines out as in, in the same order."""
     translator = load(options.model, options.device)
-    text = read_text(options.input)
-    outputs = translator.translate(text.split("\n")[:-1] if text.endswith("\n") else text.split("\n"), options.beam, options.alpha)
+    lines = read_text(options.input).removesuffix("\n").split("\n")
+    outputs = translator.translate(lines, options.beam, options.alpha)
     result = "".join(line + "\n" for line in outputs)
     if options.output is None:
         sys.stdout.write(result)

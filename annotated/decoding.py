@@ -159,7 +159,8 @@ class Beams:
         Returns:
             The place that each continues, (B, k).
         """
-        self.log_p, self.score = self.log_p.to(log_probs), self.score.to(log_probs)  # a float64 model's scores are so, too
+        # A float64 model's scores are float64, too.
+        self.log_p, self.score = self.log_p.to(log_probs), self.score.to(log_probs)
         total = self.log_p[..., None] + log_probs  # (B, k, vocab)
         total = total.masked_fill(self.done[..., None], -math.inf)
         total[..., pad] = torch.where(self.done, math.inf, total[..., pad])  # a finished one keeps its place

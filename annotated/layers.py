@@ -6,7 +6,7 @@ Generated from book/05-layers.md by tools/tangle.py: edit the chapter, not this 
 import torch
 from torch import nn
 
-__all__ = ["LayerNorm", "FeedForward", "AddNorm", "PreNorm"]
+__all__ = ["LayerNorm", "AddNorm", "PreNorm", "FeedForward"]
 
 
 class LayerNorm(nn.Module):
@@ -15,6 +15,9 @@ class LayerNorm(nn.Module):
     Args:
         d_model: number of features.
         eps: added to the variance, inside the root; the paper gives none, released code 1e-6.
+
+    Raises:
+        ValueError: in use, if the last axis of the input is not d_model wide.
     """
 
     def __init__(self, d_model, eps=1e-6):
@@ -25,9 +28,50 @@ class LayerNorm(nn.Module):
 
     def forward(self, x):
         """Normalise x, (..., d_model), to the same shape."""
+        d_model = len(self.gain)
+        if x.shape[-1:] != (d_model,):  # an axis of 1 would be broadcast in silence
+            raise ValueError(f"x must be (..., {d_model}) for this LayerNorm, not {tuple(x.shape)}")
         mean = x.mean(-1, keepdim=True)  # (..., 1)
         variance = x.var(-1, keepdim=True, correction=0)  # (..., 1)
-        return self.gain * (x - mean) / torch.sqrt(variance + self.eps) + self.bias  # (..., d_model)
+        normalised = (x - mean) / torch.sqrt(variance + self.eps)  # (..., d_model)
+        return self.gain * normalised + self.bias  # (..., d_model)
+
+
+class AddNorm(nn.Module):
+    """LayerNorm(x + Dropout(Sublayer(x))): the paper's order (sections 3.1 and 5.4).
+
+    Args:
+        d_model: number of features.
+        P_drop: dropout on the sub-layer's output, before it is added.
+        eps: of the normalisation.
+
+    Raises:
+        ValueError: in use, if the sub-layer changes the shape, so that nothing can be added.
+    """
+
+    def __init__(self, d_model, P_drop=0.0, eps=1e-6):
+        super().__init__()
+        self.norm = LayerNorm(d_model, eps)
+        self.dropout = nn.Dropout(P_drop)
+
+    def forward(self, x, sublayer):
+        """Wrap sublayer, a function from (B, T, d_model) to the same shape, around x."""
+        return self.norm(self.add(x, sublayer(x)))
+
+    def add(self, x, change):
+        """The residual connection: x and what is left of its change after dropout."""
+        if x.shape != change.shape:
+            given, made = tuple(x.shape), tuple(change.shape)
+            raise ValueError(f"a sub-layer must keep the shape {given}, not return {made}")
+        return x + self.dropout(change)
+
+
+class PreNorm(AddNorm):
+    """x + Dropout(Sublayer(LayerNorm(x))): the order of the released code from 2017-10 on."""
+
+    def forward(self, x, sublayer):
+        """Wrap sublayer, a function from (B, T, d_model) to the same shape, around x."""
+        return self.add(x, sublayer(self.norm(x)))
 
 
 class FeedForward(nn.Module):
@@ -51,30 +95,3 @@ class FeedForward(nn.Module):
         """Map x, (..., d_model), position by position, to the same shape."""
         hidden = self.dropout(self.activation(self.W_1(x)))  # (..., d_ff)
         return self.W_2(hidden)  # (..., d_model)
-
-
-class AddNorm(nn.Module):
-    """LayerNorm(x + Dropout(Sublayer(x))): the paper's order (sections 3.1 and 5.4).
-
-    Args:
-        d_model: number of features.
-        P_drop: dropout on the sub-layer's output, before it is added.
-        eps: of the normalisation.
-    """
-
-    def __init__(self, d_model, P_drop=0.0, eps=1e-6):
-        super().__init__()
-        self.norm = LayerNorm(d_model, eps)
-        self.dropout = nn.Dropout(P_drop)
-
-    def forward(self, x, sublayer):
-        """Wrap sublayer, a function from (B, T, d_model) to the same shape, around x."""
-        return self.norm(x + self.dropout(sublayer(x)))
-
-
-class PreNorm(AddNorm):
-    """x + Dropout(Sublayer(LayerNorm(x))): the order of the released code from 2017-10 on."""
-
-    def forward(self, x, sublayer):
-        """Wrap sublayer, a function from (B, T, d_model) to the same shape, around x."""
-        return x + self.dropout(sublayer(self.norm(x)))

@@ -291,7 +291,7 @@ class Transformer(nn.Module):
 
     def encode(self, source):
         """Turn source identifiers, (B, S), ending in eos, into memory, (B, S, d_model)."""
-        check_ids(self.config, source=source)
+        check_ids(source=source)
         x = self.embed(self.source_embedding, source)  # (B, S, d_model)
         return self.encoder(x, padding_mask(source, self.config.pad))  # (B, S, d_model)
 
@@ -300,7 +300,7 @@ class Transformer(nn.Module):
 
         logits[:, t] predicts target[:, t + 1]; memory is `encode(source)`.
         """
-        check_ids(self.config, target=target, source=source)
+        check_ids(target=target, source=source)
         if memory.shape[:2] != source.shape:
             shapes = f"{tuple(memory.shape)} and {tuple(source.shape)}"
             raise ValueError(f"memory must be that of source, their shapes are {shapes}")
@@ -327,17 +327,15 @@ class Transformer(nn.Module):
         return self.target_embedding.logits(x)[:, 0], (mask, caches)
 
 
-def check_ids(config, **named):
-    """Refuse anything but batches of identifiers, a sentence a row, padding at the end.
+def check_ids(**named):
+    """Refuse anything but batches of identifiers, a sentence a row.
 
     Args:
-        config: tells which identifier is padding, and which begins a target.
         named: the batches by their names, (B, S) or (B, T).
 
     Raises:
         TypeError: if one is no tensor of identifiers.
-        ValueError: if one has another shape, the numbers of rows differ, or (looked up on a CPU
-            only) a row begins with padding or goes on after it.
+        ValueError: if one has another shape, or the numbers of rows differ.
     """
     for name, ids in named.items():
         if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.long, torch.int):
@@ -345,12 +343,6 @@ def check_ids(config, **named):
             raise TypeError(f"{name} must be a tensor of identifiers (torch.long), got {given}")
         if ids.dim() != 2 or 0 in ids.shape:
             raise ValueError(f"{name} must be (sentences, positions), got {tuple(ids.shape)}")
-        # Some published models begin their targets with the identifier of padding.
-        token = (ids != config.pad) | (ids == config.bos)  # (B, T)
-        if ids.device.type != "cpu":
-            continue
-        if not token[:, 0].all() or (token[:, 1:] & ~token[:, :-1]).any():
-            raise ValueError(f"{name} must have padding ({config.pad}) only at the end of a row")
     rows = {name: len(ids) for name, ids in named.items()}
     if len(set(rows.values())) > 1:
         raise ValueError(f"target and source must have as many rows each, got {rows}")
