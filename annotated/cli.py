@@ -249,7 +249,9 @@ def read_text(path):
 def run_translate(options):
     """`translate`: as many lines out as in, in the same order."""
     translator = load(options.model, options.device)
-    lines = read_text(options.input).removesuffix("\n").split("\n")
+    lines = read_text(options.input).split("\n")
+    if not lines[-1]:  # what follows the last line end is no line
+        lines.pop()
     outputs = translator.translate(lines, options.beam, options.alpha)
     result = "".join(line + "\n" for line in outputs)
     if options.output is None:

@@ -68,6 +68,11 @@ def test_translate_keeps_the_number_of_lines(model, tmp_path):
     assert written.returncode == 0 and (tmp_path / "out").read_bytes() == done.stdout
 
 
+def test_nothing_in_gives_nothing_out(model):
+    done = annotated("translate", "--model", model, "--threads", "1", stdin=b"")
+    assert done.returncode == 0 and done.stdout == b""
+
+
 def test_bytes_that_are_no_text_still_give_a_line(model):
     done = annotated("translate", "--model", model, "--threads", "1", stdin=b"the \xff\xfe cat\n")
     assert done.returncode == 0 and done.stdout.count(b"\n") == 1
