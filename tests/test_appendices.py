@@ -14,6 +14,7 @@ from annotated.multihead import MultiHeadAttention
 from annotated.transformer import Config
 
 CHAPTERS = {int(path.name[:2]): path.read_text(encoding="utf-8") for path in paths()}
+DRAFTS = {int(path.name[:2]) for path in paths() if read(path).draft}
 
 
 def tables(path):
@@ -120,7 +121,7 @@ def test_a_term_is_complete(row):
     assert len(words(meaning)) >= 4, "a meaning of fewer than four words"
     number = int(chapter.strip("()"))
     assert (number in CHAPTERS) == chapter.isdecimal(), "a number stands in brackets while its chapter is not written"
-    if number in CHAPTERS:  # every word of one of the term's names, whatever its ending
+    if number in CHAPTERS and number not in DRAFTS:  # every word of one of the term's names, whatever its ending
         there = set(words(CHAPTERS[number]))
         found = [all(any(w.startswith(word[:5]) for w in there) for word in words(name)) for name in term.split(", ")]
         assert any(found), f"chapter {number} does not use this term"
