@@ -103,7 +103,7 @@ def test_input_that_cannot_be_used_gives_one_line(model, text, tmp_path):
         ([*train, "--source", en], "give either"),
         ([*train, "--corpus", "wmt99"], "no corpus"),
         ([*train, "--source", en, "--target", de, "--vocab", "10"], "vocab=10"),
-        ([*train, "--source", en, "--target", de, "--h", "5"], "h=5 does not divide"),
+        ([*train, "--source", en, "--target", de, "--h", "5"], "got h=5 and d_model=32"),
         ([*train, "--source", en, "--target", de, "--source_tokens", "3"], "source_tokens=3"),
         (["translate", "--model", model, "--beam", "0"], "beam must be 1 or more"),
     ]:
