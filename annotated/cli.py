@@ -198,11 +198,16 @@ def check_same_run(folder, config, recipe):
 
 
 def begin(folder, corpus, config, recipe):
-    """Write run.json, unless a stopped run is going on."""
-    if not (folder / "run.json").exists():
-        data = {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance}
-        with replacing(folder / "run.json") as fresh:
-            fresh.write_text(json.dumps(provenance(config=config, recipe=recipe, data=data), indent=1) + "\n")
+    """Write run.json; where a stopped run goes on, add to it with what it went on."""
+    path = folder / "run.json"
+    data = {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance}
+    run = provenance(config=config, recipe=recipe, data=data)
+    if path.exists():
+        now = {**{name: run[name] for name in ("command", "commit", "date")}, "steps": recipe.steps}
+        run = json.loads(path.read_text())
+        run["continued"] = [*run.get("continued", []), now]
+    with replacing(path) as fresh:
+        fresh.write_text(json.dumps(run, indent=1) + "\n")
 
 
 def describe(corpus, config, checkpoints):

@@ -55,6 +55,7 @@ def test_the_same_command_goes_on_and_another_size_is_refused(model, text):
     arguments = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, "--out", model]
     assert annotated(*arguments, *RECIPE[:-1], "161").returncode == 0
     assert json.loads((model / "log.jsonl").read_text().splitlines()[-1])["step"] == 161
+    assert [run["steps"] for run in json.loads((model / "run.json").read_text())["continued"]] == [161]
     refused = annotated(*arguments, *RECIPE, "--d_ff", "64")
     assert failed(refused) and b"d_ff=32, now d_ff=64" in refused.stderr
 
