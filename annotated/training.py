@@ -304,7 +304,7 @@ def train(model, recipe, batches, folder=None, evaluate=None):
     """
     run = Run(model, optimizer(model, recipe.beta1, recipe.beta2, recipe.eps), folder).resume()
     log, coming = Log(folder, run.step), stream(batches, run.epoch, run.position)
-    began = time.monotonic()
+    began = time.monotonic() - max((line.get("seconds", 0) for line in log.lines), default=0)
     bar = tqdm(total=recipe.steps, initial=run.step, unit="step", dynamic_ncols=True, mininterval=0.5)
     with bar, stopping() as stop:
         while run.step < recipe.steps:
