@@ -24,15 +24,15 @@ from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.training import provenance, replacing, stream, update
 from annotated.transformer import TINY, Transformer
 
-RATES = {"Transformer": (0.3, 0.6, 1.0), "RecurrentSeq2Seq": (0.5, 1.0, 2.0)}
-WARMUP, TOKENS = 100, 1000
+RATES = {"Transformer": (0.2, 0.4, 0.8), "RecurrentSeq2Seq": (1.0, 2.0, 4.0)}
+WARMUP, TOKENS = 150, 512
 
 
 def build(name, vocab, seed):
     """A network of about the same width, before training."""
     torch.manual_seed(seed)
     if name == "Transformer":
-        return Transformer(replace(TINY, vocab=vocab, P_drop=0.0))
+        return Transformer(replace(TINY, N=1, d_ff=256, vocab=vocab, P_drop=0.0))
     return RecurrentSeq2Seq(RecurrentConfig(vocab=vocab, d_model=TINY.d_model, P_drop=0.0))
 
 
