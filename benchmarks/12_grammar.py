@@ -9,6 +9,7 @@ on the same batches, each at the rate that a short trial on validation sentences
 import argparse
 import json
 import time
+from collections import deque
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,8 +38,8 @@ def build(name, vocab, seed):
 
 
 def fit_for(model, batches, rate, seconds):
-    """Train for so many seconds; returns the number of updates."""
-    adam, coming, steps = optimizer(model), stream(batches), 0
+    """Train for so many seconds and take the mean of the last weights (section 6.1); returns the number of updates."""
+    adam, coming, steps, last = optimizer(model), stream(batches), 0, deque(maxlen=5)
     until = time.monotonic() + seconds
     with tqdm(unit="step", desc=type(model).__name__) as bar:
         while time.monotonic() < until:
@@ -48,6 +49,11 @@ def fit_for(model, batches, rate, seconds):
             source, target, _ = next(coming)
             update(model.train(), adam, [(source, target)])
             bar.update()
+            if steps % 20 == 0:
+                last.append([p.detach().clone() for p in model.parameters()])
+    with torch.no_grad():
+        for number, parameter in enumerate(model.parameters()):
+            parameter.copy_(torch.stack([weights[number] for weights in last]).mean(0))
     return steps
 
 
