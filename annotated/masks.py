@@ -9,22 +9,39 @@ __all__ = ["padding_mask", "causal_mask"]
 
 
 def padding_mask(ids, pad=0):
-    """Let everyone look at every token that is not padding (section 3.2.3; the paper leaves padding unsaid).
+    """Let everyone look at every token but padding (section 3.2.3, which leaves padding unsaid).
 
     Args:
-        ids: (B, S).
+        ids: identifiers, (B, S).
         pad: the identifier of padding.
 
     Returns:
         (B, 1, 1, S), boolean, True = may look; broadcasts over heads and queries.
+
+    Raises:
+        TypeError: ids are not whole numbers.
+        ValueError: ids has another number of axes.
     """
+    if ids.is_floating_point() or ids.dtype == torch.bool:
+        raise TypeError(f"ids must be identifiers, whole numbers, not {ids.dtype}")
+    if ids.dim() != 2:
+        raise ValueError(f"ids must have the shape (sentences, positions), not {tuple(ids.shape)}")
     return (ids != pad)[:, None, None, :]  # (B, 1, 1, S)
 
 
 def causal_mask(T, device=None):
     """Let position t look at positions 0 to t and at nothing later (section 3.2.3).
 
+    Args:
+        T: number of positions.
+        device: where the mask is made; the CPU by default.
+
     Returns:
         (T, T), boolean, True = may look.
+
+    Raises:
+        ValueError: T is negative.
     """
+    if T < 0:
+        raise ValueError(f"T must be 0 or more positions, not {T}")
     return torch.ones(T, T, dtype=torch.bool, device=device).tril()  # (T, T)
