@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_model, save_model
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from annotated.data import load_vocabulary, pad_batch
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq

@@ -44,8 +44,10 @@ def label_smoothed_loss(logits, target, eps=0.1, pad=0, reduction="mean"):
     Returns:
         A scalar, in nats.
     """
+    if logits.dtype.itemsize < 4:  # a sum over the vocabulary needs more digits than half precision has
+        logits = logits.float()
     return F.cross_entropy(
-        logits.flatten(0, -2).float(),
+        logits.flatten(0, -2),
         target.flatten(),
         ignore_index=pad,
         label_smoothing=eps,

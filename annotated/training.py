@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, load_model, save_file, save_model
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from annotated.optimization import label_smoothed_loss, learning_rate, optimizer
 
@@ -342,14 +342,14 @@ def average(model, folder, k=5):
 
 def provenance(**more):
     """Where a record comes from: command, commit, date, machine, versions; and what the caller adds."""
-    program = Path(sys.argv[0]).name
+    program = "-m annotated" if sys.argv[0].endswith("__main__.py") else os.path.relpath(sys.argv[0])
     git = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True)
     processor = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
         names = [line.split(": ")[1] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
         processor = names[0] if names else processor
     return {
-        "command": " ".join([program.replace("__main__.py", "python -m annotated"), *sys.argv[1:]]),
+        "command": " ".join(["python", program, *sys.argv[1:]]),
         "commit": git.stdout.strip() or None,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {

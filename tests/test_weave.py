@@ -315,3 +315,13 @@ def test_a_chapter_edited_after_weaving_is_not_reverted(book, monkeypatch):
     path.write_text(CHAPTER.replace("The end.", "An end."))
     assert untangle.main([], book.root) == 0
     assert "An end." in path.read_text()
+
+
+def test_pieces_of_a_stream_are_joined():
+    import nbformat
+    from weave import joined
+
+    piece = lambda name, text: nbformat.v4.new_output("stream", name=name, text=text)  # noqa: E731
+    shown = nbformat.v4.new_output("display_data", data={"text/plain": "x"})
+    made = joined([piece("stdout", "a"), piece("stdout", "b"), shown, piece("stdout", "c"), piece("stderr", "d")])
+    assert [(o.output_type, o.get("text")) for o in made][:3] == [("stream", "ab"), ("display_data", None), ("stream", "c")]

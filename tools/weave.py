@@ -208,7 +208,7 @@ def run(chapter: Chapter, root: Path) -> list[list]:
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
             raise Refused(failure(chapter, notebook, error)) from error
     cells = [c for c in notebook.cells if c.cell_type == "code"]
-    return [[clean(o, root) for o in c.outputs if not is_bar(o)] for c in cells]
+    return [[clean(o, root) for o in joined(c.outputs)] for c in cells]
 
 
 def failure(chapter: Chapter, notebook, error) -> str:
@@ -222,6 +222,19 @@ def failure(chapter: Chapter, notebook, error) -> str:
                 return f"{chapter.at(cell, line)}: {output.ename}: {output.evalue}\n{trace}"
     text = str(error).strip().splitlines() or [type(error).__name__]
     return f"{chapter.name}:1: {type(error).__name__}: {text[0]}"
+
+
+def joined(outputs: list) -> list:
+    """The outputs without progress bars, neighbouring pieces of one stream as one: how it is cut is chance."""
+    kept = []
+    for output in outputs:
+        if is_bar(output):
+            continue
+        if kept and output.output_type == kept[-1].output_type == "stream" and output.name == kept[-1].name:
+            kept[-1].text += output.text
+        else:
+            kept.append(output)
+    return kept
 
 
 def is_bar(output) -> bool:
