@@ -342,18 +342,17 @@ def average(model, folder, k=5):
 
 def provenance(**more):
     """Where a record comes from: command, commit, date, machine, versions; and what the caller adds."""
-    program = "-m annotated" if sys.argv[0].endswith("__main__.py") else os.path.relpath(sys.argv[0])
+    script = Path(sys.argv[0])
+    program = "-m annotated" if script.name == "__main__.py" else os.path.join(script.parent.name, script.name)
     git = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True)
-    processor = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        names = [line.split(": ")[1] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
-        processor = names[0] if names else processor
+    cpu = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    names = [line.split(": ")[1] for line in cpu.splitlines() if line.startswith("model name")]
     return {
         "command": " ".join(["python", program, *sys.argv[1:]]),
         "commit": git.stdout.strip() or None,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {
-            "processor": processor,
+            "processor": names[0] if names else platform.processor() or platform.machine(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
             "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
