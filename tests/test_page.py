@@ -102,6 +102,8 @@ class Seen:
     def open(self, name: str):
         self.trouble.clear()
         self.page.goto(f"{self.site}/{name}", wait_until="load")
+        # A colour must not be read while it fades from one theme into the other.
+        self.page.add_style_tag(content="*, ::before, ::after { transition: none !important; animation: none !important }")
         self.page.evaluate("() => window.MathJax?.startup?.promise")
         self.page.evaluate("() => document.fonts.ready")
         return self.page
