@@ -246,6 +246,15 @@ def test_there_are_pages():
     assert not missing, f"_toc.yml lists what was not built, so `make book` first: {missing}"
 
 
+@pytest.mark.parametrize("name", documents())
+def test_every_link_within_the_book_leads_somewhere(name):
+    page = built() / name
+    targets = re.findall(r'<a\b[^>]*\bhref="([^"#?]+)', page.read_text(encoding="utf-8"))
+    local = {target for target in targets if not re.match(r"[a-z]+:|//", target)}
+    assert local, "a page without a link to another"
+    assert not [target for target in sorted(local) if not (page.parent / target).resolve().exists()]
+
+
 KINDS = {
     "console": "no message in the console, no failed and no external request",
     "formulas": "every formula typeset, no raw TeX",
