@@ -12,10 +12,20 @@ from pathlib import Path
 
 import torch
 
-from annotated.data import CHECKSUMS, Corpus, Subwords, Words, load_corpus, load_vocabulary, read_pairs, token_batches
+from annotated.data import (
+    CHECKSUMS,
+    Corpus,
+    Subwords,
+    Words,
+    load_corpus,
+    load_vocabulary,
+    read_pairs,
+    replacing,
+    token_batches,
+)
 from annotated.decoding import load, save
 from annotated.evaluation import bleu, cross_entropy
-from annotated.training import Recipe, average, provenance, replacing, train
+from annotated.training import Recipe, average, provenance, train
 from annotated.transformer import BASE, BIG, TINY, Config, Transformer
 
 __all__ = [

@@ -9,8 +9,10 @@ import io
 import os
 import random
 import re
+import shutil
 import zipfile
 from collections import Counter, defaultdict
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -20,7 +22,7 @@ import torch
 __all__ = [
     "split_words",
     "join_words",
-    "write_atomically",
+    "replacing",
     "read_file",
     "Words",
     "train_subwords",
@@ -117,21 +119,24 @@ def join_words(words):
     return re.sub(r" (?=[.,?!])", "", " ".join(words))
 
 
-def write_atomically(path, content):
-    """Write a file whole or not at all: a crash leaves the old file in place.
+@contextmanager
+def replacing(path):
+    """A path beside the given one to write to; renamed into place at the end, removed after an error.
 
     Args:
-        path: where to; the folder is made where it is missing.
-        content: bytes.
+        path: a file or a folder; the folder that holds it is made where it is missing.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    fresh = path.with_name(f".{path.name}.part")
+    shutil.rmtree(fresh) if fresh.is_dir() else fresh.unlink(missing_ok=True)
     try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
+        yield fresh
+        if path.is_dir():
+            shutil.rmtree(path)
+        os.replace(fresh, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        shutil.rmtree(fresh) if fresh.is_dir() else fresh.unlink(missing_ok=True)
 
 
 def read_file(path):
@@ -185,7 +190,8 @@ class Words:
     def save(self, path):
         """Write the words, one a line, below their number."""
         words = self.words[len(self.markers):]
-        write_atomically(path, "\n".join([f"{len(words)} words", *words, ""]).encode("utf-8"))
+        with replacing(path) as fresh:
+            fresh.write_bytes("\n".join([f"{len(words)} words", *words, ""]).encode("utf-8"))
 
     def encode(self, text):
         """Turn a text into identifiers, eos (2) at the end; a word not in the vocabulary becomes unk (3)."""
@@ -265,7 +271,8 @@ class Subwords:
 
     def save(self, path):
         """Write the model in SentencePiece's own format."""
-        write_atomically(path, self.model)
+        with replacing(path) as fresh:
+            fresh.write_bytes(self.model)
 
     def encode(self, text):
         """Turn a text into identifiers, eos (2) at the end; runs of white space count as one space."""

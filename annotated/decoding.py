@@ -15,9 +15,8 @@ import torch
 from safetensors.torch import load_model, save_model
 from tqdm import tqdm
 
-from annotated.data import load_vocabulary, pad_batch
+from annotated.data import load_vocabulary, pad_batch, replacing
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
-from annotated.training import replacing
 from annotated.transformer import Config, Transformer
 
 __all__ = [

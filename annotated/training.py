@@ -21,13 +21,13 @@ import torch
 from safetensors.torch import load_file, load_model, save_file, save_model
 from tqdm import tqdm
 
+from annotated.data import replacing
 from annotated.optimization import label_smoothed_loss, learning_rate, optimizer
 
 __all__ = [
     "Recipe",
     "update",
     "stream",
-    "replacing",
     "save_checkpoint",
     "list_checkpoints",
     "load_checkpoint",
@@ -117,21 +117,6 @@ def stream(batches, epoch=0, position=0):
         if position == first == 0:
             raise ValueError(f"epoch {epoch} has no batch: is the corpus empty?")
         epoch, position = epoch + 1, 0
-
-
-@contextmanager
-def replacing(path):
-    """A path beside the given one to write to; renamed into place at the end, removed after an error."""
-    path = Path(path)
-    fresh = path.with_name(f".{path.name}.part")
-    shutil.rmtree(fresh) if fresh.is_dir() else fresh.unlink(missing_ok=True)
-    try:
-        yield fresh
-        if path.is_dir():
-            shutil.rmtree(path)
-        os.replace(fresh, path)
-    finally:
-        shutil.rmtree(fresh) if fresh.is_dir() else fresh.unlink(missing_ok=True)
 
 
 def save_checkpoint(folder, model, adam, progress, keep=5):

@@ -17,12 +17,12 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from annotated.data import Words, grammar_corpus, lookup_baseline, token_batches, word_for_word_baseline
+from annotated.data import Words, grammar_corpus, lookup_baseline, replacing, token_batches, word_for_word_baseline
 from annotated.decoding import Translator
 from annotated.evaluation import bleu
 from annotated.optimization import learning_rate, optimizer
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
-from annotated.training import provenance, replacing, stream, update
+from annotated.training import provenance, stream, update
 from annotated.transformer import TINY, Transformer
 
 RATES = {"Transformer": (0.2, 0.4, 0.8), "RecurrentSeq2Seq": (1.0, 2.0, 4.0)}

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from annotated.data import load_corpus
+from annotated.data import load_corpus, replacing
 from annotated.decoding import load
 from annotated.evaluation import bleu
-from annotated.training import provenance, replacing
+from annotated.training import provenance
 
 PROTOCOLS = {
     "cased, tokeniser 13a (the score above)": {},

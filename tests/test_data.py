@@ -30,6 +30,7 @@ from annotated.data import (
     pad_batch,
     plan_batches,
     read_pairs,
+    replacing,
     sample_clause,
     say,
     say_nominal,
@@ -37,7 +38,6 @@ from annotated.data import (
     split_words,
     token_batches,
     word_for_word_baseline,
-    write_atomically,
 )
 
 LINES = [text for p in grammar_corpus(400, 5, 5).train for text in p]
@@ -139,14 +139,20 @@ def test_words_cut_at_a_line_are_damaged(tmp_path):
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "new" / "file"
-    write_atomically(path, b"old")
+    with replacing(path) as fresh:
+        fresh.write_bytes(b"old")
 
     def fail(*_):
         raise OSError("disk full")
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        write_atomically(path, b"new")
+    with pytest.raises(OSError, match="disk full"), replacing(path) as fresh:
+        fresh.write_bytes(b"new")
+    assert path.read_bytes() == b"old" and list(path.parent.iterdir()) == [path]
+    monkeypatch.undo()
+    with pytest.raises(OSError), replacing(path) as fresh:
+        fresh.write_text("half")
+        raise OSError("disk full")
     assert path.read_bytes() == b"old" and list(path.parent.iterdir()) == [path]
 
 
@@ -474,7 +480,8 @@ def test_corpus_without_its_files(name, tmp_path, monkeypatch):
     monkeypatch.setenv("ANNOTATED_DATA", str(tmp_path))
     with pytest.raises(ValueError, match="cannot read .*" + re.escape(file)):
         load_corpus(name)
-    write_atomically(tmp_path / file, b"not what was meant")
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_bytes(b"not what was meant")
     with pytest.raises(ValueError, match="damaged or another version.*should be " + sha256[:12]) as error:
         load_corpus(name)
     assert "\n" not in str(error.value)
@@ -496,7 +503,8 @@ def test_corpora_from_files_of_that_layout(tmp_path, monkeypatch):
     monkeypatch.setattr(data, "CHECKSUMS", sums)
     for files in contents.values():
         for file, content in files.items():
-            write_atomically(tmp_path / file, content)
+            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / file).write_bytes(content)
     corpus = load_corpus("multi30k-en-de")
     assert corpus.train == [("line 0", "line 1"), ("second 0", "second 1")]
     assert corpus.validation[0] == ("line 2", "line 3") and corpus.test[0] == ("line 4", "line 5")

@@ -1,7 +1,6 @@
 """Training: each fault that widely read implementations have, made impossible; and nothing lost on a crash."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from safetensors.torch import load_file
 
 from annotated.data import make_batch
 from annotated.optimization import label_smoothed_loss, learning_rate, optimizer
-from annotated.training import Recipe, average, list_checkpoints, replacing, stream, train, update
+from annotated.training import Recipe, average, list_checkpoints, stream, train, update
 from annotated.transformer import TINY, Transformer
 
 SMALL = replace(TINY, vocab=11, d_model=8, h=2, d_ff=12, N=1)
@@ -202,15 +201,6 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights_change(tmp_path):
 
     with pytest.raises(FloatingPointError, match=r"update 5, epoch 0, batch 5; last good checkpoint: .*0000004"):
         train(model, recipe, poisoned, tmp_path)
-
-
-def test_a_failed_write_loses_no_earlier_file(tmp_path):
-    path = tmp_path / "file"
-    path.write_text("earlier")
-    with pytest.raises(OSError), replacing(path) as fresh:
-        fresh.write_text("half")
-        raise OSError("disk full")
-    assert path.read_text() == "earlier" and os.listdir(tmp_path) == ["file"]
 
 
 def test_another_model_cannot_resume(undisturbed):
