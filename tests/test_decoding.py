@@ -1,4 +1,8 @@
-"""Search: what beam search promises, over random models of both kinds in float64."""
+"""Search: what beam search promises, over random models of both kinds in float64.
+
+A model is asked only through `start`, `step` and `config`; what it should have answered comes from whole forward
+passes without a cache, through a search written here as plainly as possible.
+"""
 
 import itertools
 import math
@@ -7,6 +11,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
 from annotated.data import Words
 from annotated.decoding import (
@@ -19,125 +24,280 @@ from annotated.decoding import (
     load,
     pieces,
     save,
+    select,
+    when_full,
 )
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.transformer import TINY, Transformer
 
 VOCAB = 7
+SMALL = replace(TINY, d_model=10, h=5, d_ff=13, N=2)
+
+
+def special(vocab):
+    "Special identifiers as published models may have them: padding last."
+    return {"pad": vocab - 1, "bos": 0, "eos": 1, "unk": 2}
+
+
+KINDS = {
+    "transformer": lambda vocab: Transformer(replace(SMALL, vocab=vocab)),
+    "pre-norm": lambda vocab: Transformer(replace(SMALL, vocab=vocab, norm="pre", final_norm=True, bias=True)),
+    "learned": lambda vocab: Transformer(replace(SMALL, vocab=vocab, positions="learned", max_positions=80)),
+    "two vocabularies": lambda vocab: Transformer(replace(SMALL, vocab=vocab, source_vocab=11)),
+    "other ids": lambda vocab: Transformer(replace(SMALL, vocab=vocab, **special(vocab))),
+    "recurrent": lambda vocab: RecurrentSeq2Seq(RecurrentConfig(vocab, d_model=10)),
+    "recurrent, other ids": lambda vocab: RecurrentSeq2Seq(RecurrentConfig(vocab, d_model=10, **special(vocab))),
+}
+every_model = pytest.mark.parametrize("kind,seed", [(kind, seed) for kind in KINDS for seed in (0, 1)])
 
 
 def random_model(kind, seed, vocab=VOCAB, sharpen=3.0):
     "A model with random weights, sharpened so that its distributions are far from uniform."
     torch.manual_seed(seed)
-    if kind == "recurrent":
-        model = RecurrentSeq2Seq(RecurrentConfig(vocab=vocab, d_model=10))
-    else:
-        model = Transformer(replace(TINY, vocab=vocab, d_model=10, h=5, d_ff=13, N=2))
+    model = KINDS[kind](vocab)
     for parameter in model.parameters():
         parameter.data *= sharpen
-    return model.double()
+    return model.double().eval()
 
 
-def random_sources(seed, B=5, S=6, vocab=VOCAB):
+def random_sources(model, seed, B=5, S=6):
     "Sentences of unequal length that end in eos, padding at the end."
-    generator = torch.Generator().manual_seed(seed)
-    source = torch.randint(3, vocab, (B, S), generator=generator)
+    c, generator = model.config, torch.Generator().manual_seed(seed)
+    size = getattr(c, "source_vocab", None) or c.vocab
+    words = torch.tensor([i for i in range(size) if i not in (c.pad, c.bos, c.eos)])
+    source = words[torch.randint(len(words), (B, S), generator=generator)]
     for row, length in enumerate(torch.randint(1, S, (B,), generator=generator).tolist()):
-        source[row, length], source[row, length + 1 :] = 2, 0
+        source[row, length], source[row, length + 1 :] = c.eos, c.pad
     return source
 
 
-MODELS = [("transformer", 0), ("transformer", 1), ("recurrent", 0), ("recurrent", 1)]
-every_model = pytest.mark.parametrize("kind,seed", MODELS)
+def alone(model, source, row):
+    "One sentence of a batch without its padding."
+    return source[row : row + 1, : (source[row] != model.config.pad).sum()]
+
+
+class Watched(nn.Module):
+    "A model behind the three names a search may use; it counts, and can be kept from ending a sentence."
+
+    def __init__(self, model, endless=False):
+        super().__init__()
+        self.model, self.config, self.endless = model, model.config, endless
+        self.starts, self.rows = 0, []
+
+    def start(self, source):
+        self.starts += 1
+        return self.model.start(source)
+
+    def step(self, ids, state):
+        self.rows.append(len(ids))
+        logits, state = self.model.step(ids, state)
+        if self.endless:
+            logits = logits.index_fill(-1, torch.tensor([self.config.eos]), -1e9)
+        return logits, state
+
+
+@torch.inference_mode()
+def whole_passes(model, source, beginnings):
+    "Log-probabilities of the next token after each of some beginnings of one length: no cache."
+    target = torch.tensor([[model.config.bos, *ids] for ids in beginnings])
+    return model(source.expand(len(target), -1), target)[:, -1].log_softmax(-1).tolist()
 
 
 @torch.inference_mode()
 def rescore(model, source, ids):
     "The log-probability of an output, by one pass over the whole of it."
-    model.eval()
     target = torch.tensor([[model.config.bos, *ids]])
     log_p = model(source, target[:, :-1]).log_softmax(-1)
     return log_p.gather(-1, target[:, 1:, None]).sum().item()
 
 
+def plain_search(model, source, beam, penalty, longest):
+    "Beam search in which a finished hypothesis keeps its place, in lists: all that it finds, best first."
+    finished, going = [], [((), 0.0)]
+    for length in range(1, longest + 1):
+        following = whole_passes(model, source, [ids for ids, _ in going])
+        grown = [
+            ((*ids, token), log_p + more)
+            for (ids, log_p), row in zip(going, following, strict=True)
+            for token, more in enumerate(row)
+        ]
+        grown = sorted(grown, key=lambda pair: -pair[1])[: beam - len(finished)]
+        over = {ids for ids, _ in grown if ids[-1] == model.config.eos or length == longest}
+        finished += [(list(ids), log_p / penalty(length)) for ids, log_p in grown if ids in over]
+        going = [(ids, log_p) for ids, log_p in grown if ids not in over]
+        if not going:
+            break
+    return sorted(finished, key=lambda pair: -pair[1])
+
+
+def assert_same(found, expected):
+    assert [ids for ids, _ in found] == [ids for ids, _ in expected]
+    assert [score for _, score in found] == pytest.approx([score for _, score in expected], rel=1e-9)
+
+
+PENALTIES = {
+    "paper": length_penalty,
+    "alpha 0": partial(length_penalty, alpha=0.0),
+    "alpha 1.5": partial(length_penalty, alpha=1.5),
+    "alpha -1": partial(length_penalty, alpha=-1.0),
+    "L ** 1, the mean of a token": lambda length: length**1.0,
+    "L ** 0.6": lambda length: length**0.6,
+    "none": lambda length: 1.0,
+}
+every_penalty = pytest.mark.parametrize("penalty", PENALTIES.values(), ids=PENALTIES)
+
+
 @every_model
 def test_a_beam_of_one_is_greedy(kind, seed):
-    model, source = random_model(kind, seed), random_sources(seed)
-    assert beam_search(model, source, beam=1, max_len=9) == greedy(model, source, max_len=9)
+    model = random_model(kind, seed)
+    source = random_sources(model, seed)
+    outputs = greedy(model, source, max_len=9)
+    assert beam_search(model, source, beam=1, max_len=9) == outputs
+    for row, ids in enumerate(outputs):
+        likeliest = []
+        while likeliest[-1:] != [model.config.eos] and len(likeliest) < 9:
+            (following,) = whole_passes(model, alone(model, source, row), [likeliest])
+            likeliest.append(following.index(max(following)))
+        assert ids == likeliest
+
+
+def space_of(config, longest):
+    "Everything that can be said in at most so many tokens."
+    words = [i for i in range(config.vocab) if i != config.eos]
+    ended = [(*body, config.eos) for n in range(longest) for body in itertools.product(words, repeat=n)]
+    return ended + list(itertools.product(words, repeat=longest))
 
 
 @every_model
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
-def test_a_beam_as_wide_as_the_space_finds_the_optimum(kind, seed, alpha):
-    vocab, longest = 4, 3
-    model, source = random_model(kind, seed, vocab), random_sources(seed, B=3, S=3, vocab=vocab)
-    space = [
-        (*body, *end)
-        for n in range(longest + 1)
-        for body in itertools.product([0, 1, 3], repeat=n)
-        for end in ([(2,)] if n < longest else [()])
-        if body or end
-    ]
+@pytest.mark.parametrize("alpha", [-1.0, 0.0, 0.6, 1.5])
+def test_a_beam_as_wide_as_the_space_ranks_all_of_it(kind, seed, alpha):
+    model, longest = random_model(kind, seed, vocab=4), 3
+    source = random_sources(model, seed, B=2, S=3)
+    space, penalty = space_of(model.config, longest), partial(length_penalty, alpha=alpha)
+    found = hypotheses(model, source, len(space), penalty, longest)
+    best = beam_search(model, source, len(space), alpha, longest)
     for row in range(len(source)):
-        sentence = source[row : row + 1, : (source[row] != 0).sum()]
-        scores = {ids: rescore(model, sentence, ids) / length_penalty(len(ids), alpha) for ids in space}
-        best = max(scores, key=scores.get)
-        assert tuple(beam_search(model, sentence, beam=4**longest, alpha=alpha, max_len=longest)[0]) == best
+        sentence = alone(model, source, row)
+        scores = [(list(ids), rescore(model, sentence, ids) / penalty(len(ids))) for ids in space]
+        scores.sort(key=lambda pair: -pair[1])
+        assert_same(found[row], scores)
+        assert best[row] == scores[0][0]
+
+
+@every_model
+@every_penalty
+def test_the_search_equals_a_plain_one_without_a_cache(kind, seed, penalty):
+    model = random_model(kind, seed, sharpen=2.0)
+    source = random_sources(model, seed, B=3)
+    for row, found in enumerate(hypotheses(model, source, 3, penalty, 7)):
+        assert_same(found, plain_search(model, alone(model, source, row), 3, penalty, 7))
+
+
+@every_model
+def test_cached_steps_equal_whole_passes_when_rows_are_rearranged(kind, seed):
+    model, generator = random_model(kind, seed), torch.Generator().manual_seed(seed)
+    source = random_sources(model, seed)
+    with torch.inference_mode():
+        state, ids = model.start(source), torch.full((5, 1), model.config.bos)
+        for B in (5, 7, 7, 3, 4, 2):
+            logits, state = model.step(ids[:, -1], state)
+            torch.testing.assert_close(logits, model(source, ids)[:, -1], rtol=0, atol=1e-10)
+            rows = torch.randint(len(ids), (B,), generator=generator)
+            tokens = torch.randint(VOCAB, (B, 1), generator=generator)
+            ids, source, state = torch.cat([ids[rows], tokens], 1), source[rows], select(state, rows)
 
 
 @every_model
 def test_scores_equal_a_rescoring_pass(kind, seed):
-    model, source = random_model(kind, seed), random_sources(seed)
+    model = random_model(kind, seed)
+    source = random_sources(model, seed)
     for row, found in enumerate(hypotheses(model, source, beam=3, max_len=6)):
-        sentence = source[row : row + 1, : (source[row] != 0).sum()]
-        assert len({tuple(ids) for ids, _ in found}) == len(found) == 3
-        assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
         for ids, score in found:
-            assert math.isclose(rescore(model, sentence, ids) / length_penalty(len(ids)), score, rel_tol=1e-9)
+            log_p = rescore(model, alone(model, source, row), ids)
+            assert math.isclose(log_p / length_penalty(len(ids)), score, rel_tol=1e-9)
+
+
+@every_model
+@pytest.mark.parametrize("stop", [when_full, cannot_improve])
+def test_the_n_best_are_sorted_distinct_and_ended(kind, seed, stop):
+    model = random_model(kind, seed, sharpen=1.5)
+    for found in hypotheses(model, random_sources(model, seed), beam=5, max_len=6, stop=stop):
+        assert 1 <= len({tuple(ids) for ids, _ in found}) == len(found) <= 5
+        assert len(found) == 5 or stop is cannot_improve
+        assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
+        for ids, _ in found:  # what has ended did not grow
+            assert model.config.eos not in ids[:-1]
+            assert ids[-1] == model.config.eos or len(ids) == 6
 
 
 @every_model
 @pytest.mark.parametrize("beam", [1, 4])
 def test_a_sentence_does_not_depend_on_its_batch(kind, seed, beam):
-    model, source = random_model(kind, seed), random_sources(seed, B=7)
-    together = hypotheses(model, source, beam)
-    for row in range(len(source)):
-        (alone,) = hypotheses(model, source[row : row + 1, : (source[row] != 0).sum()], beam)
-        assert [ids for ids, _ in alone] == [ids for ids, _ in together[row]]
-    by_greedy = greedy(model, source)
-    assert by_greedy == [greedy(model, source[i : i + 1, : (source[i] != 0).sum()])[0] for i in range(len(source))]
+    model = random_model(kind, seed)
+    source = random_sources(model, seed, B=7)
+    expected = [hypotheses(model, alone(model, source, row), beam)[0] for row in range(7)]
+    padded = torch.cat([source, torch.full((7, 3), model.config.pad)], 1)
+    order = torch.randperm(7, generator=torch.Generator().manual_seed(seed)).tolist()
+    for batch, rows in ((source, range(7)), (padded, range(7)), (source[order], order), (source[2:4], (2, 3))):
+        by_greedy = greedy(model, batch)
+        for found, first, row in zip(hypotheses(model, batch, beam), by_greedy, rows, strict=True):
+            assert_same(found, expected[row])
+            assert beam > 1 or found[0][0] == first
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
-def test_stopping_early_misses_nothing(alpha):
-    penalty, stopped_early = partial(length_penalty, alpha=alpha), 0
-    for kind, seed in MODELS:
-        model, source = random_model(kind, seed, sharpen=1.5), random_sources(seed, B=20)
-        full = hypotheses(model, source, 4, penalty, max_len=12)
-        early = hypotheses(model, source, 4, penalty, max_len=12, stop=cannot_improve)
-        assert [found[0] for found in full] == [found[0] for found in early]
-        stopped_early += sum(len(a) > len(b) for a, b in zip(full, early, strict=True))
-    assert stopped_early
+@pytest.mark.parametrize("kind", KINDS)
+def test_finished_sentences_leave_the_batch(kind):
+    model = random_model(kind, 0, sharpen=1.5)
+    source = random_sources(model, 0, B=7)
+    together = Watched(model)
+    outputs = greedy(together, source)
+    assert together.starts == 1 and sum(together.rows) == sum(map(len, outputs))
+    together = Watched(model)
+    hypotheses(together, source, 4, max_len=12)
+    apart = Watched(model)
+    for row in range(7):
+        hypotheses(apart, alone(model, source, row), 4, max_len=12)
+    assert together.starts == 1 and sum(together.rows) == sum(apart.rows)
+    assert len(together.rows) < len(apart.rows)
+
+
+@every_penalty
+def test_stopping_early_misses_nothing_and_saves_steps(penalty):
+    asked = {when_full: 0, cannot_improve: 0}
+    for kind, seed in itertools.product(KINDS, (0, 1)):
+        model = random_model(kind, seed, sharpen=1.5)
+        source, best = random_sources(model, seed, B=10), {}
+        for stop in asked:
+            watched = Watched(model)
+            found = hypotheses(watched, source, 4, penalty, 12, stop)
+            best[stop] = [every[0] for every in found]
+            asked[stop] += sum(watched.rows)
+        assert_same(best[cannot_improve], best[when_full])
+    assert asked[cannot_improve] < asked[when_full]
 
 
 @every_model
-def test_outputs_have_the_promised_form(kind, seed):
-    model, source = random_model(kind, seed), random_sources(seed)
-    limits = ((source != 0).sum(1) + 50).tolist()
-    for outputs in (greedy(model, source), beam_search(model, source)):
-        for ids, limit in zip(outputs, limits, strict=True):
-            assert 2 not in ids[:-1]
-            assert ids[-1] == 2 and len(ids) <= limit or len(ids) == limit
+def test_outputs_stop_at_their_own_limit(kind, seed):
+    model = Watched(random_model(kind, seed), endless=True)
+    source = random_sources(model, seed)
+    own = ((source != model.config.pad).sum(1) + 50).tolist()
+    assert len(set(own)) > 1
+    for max_len, limits in ((None, own), (1, [1] * 5), (4, [4] * 5)):
+        for outputs in (greedy(model, source, max_len), beam_search(model, source, 2, 0.6, max_len)):
+            assert [len(ids) for ids in outputs] == limits
+            assert not any(model.config.eos in ids for ids in outputs)
 
 
 def test_a_longer_output_is_favoured_by_a_greater_alpha():
-    model, source = random_model("transformer", 3, sharpen=2.0), random_sources(3, B=20)
-    lengths = [sum(map(len, beam_search(model, source, 4, alpha, max_len=12))) for alpha in (0.0, 1.0, 2.0)]
-    assert lengths[0] < lengths[1] < lengths[2]
+    model = random_model("transformer", 3, sharpen=2.0)
+    source = random_sources(model, 3, B=20)
+    lengths = [sum(map(len, beam_search(model, source, 4, alpha, max_len=12))) for alpha in (-1.0, 0.0, 1.0, 2.0)]
+    assert lengths == sorted(lengths) and lengths[0] < lengths[1] < lengths[-1]
 
 
 def test_the_model_is_left_in_the_mode_it_was_in():
-    model, source = random_model("transformer", 0).train(), random_sources(0)
+    model = random_model("transformer", 0).train()
+    source = random_sources(model, 0)
     assert greedy(model, source) == greedy(model, source)  # dropout was off
     assert model.training
 
@@ -145,7 +305,7 @@ def test_the_model_is_left_in_the_mode_it_was_in():
 @pytest.mark.parametrize("call", [lambda m, s: beam_search(m, s, beam=0), lambda m, s: greedy(m, s, max_len=0)])
 def test_numbers_that_make_no_search_are_refused(call):
     with pytest.raises(ValueError, match="must be 1 or more"):
-        call(random_model("transformer", 0), random_sources(0))
+        call(random_model("transformer", 0), torch.tensor([[3, 2]]))
 
 
 def test_pieces_are_whole_and_short_enough():
