@@ -1783,7 +1783,7 @@ def receive(file, part, timeout):
     """
     have = size_of(part)
     answer, begin, size = ask(file.address, have, timeout)
-    with answer, part.open("ab", buffering=0) as out, tqdm(
+    with answer, part.open("ab") as out, tqdm(
             total=file.size, initial=begin, desc=part.stem, unit="B", unit_scale=True, dynamic_ncols=True) as bar:
         if size not in (None, file.size):
             raise ValueError(f"the file there has {size} bytes, it should have {file.size}")
@@ -1825,7 +1825,7 @@ def hopeless(error):
     """
     if isinstance(error, HTTPError):
         return error.code < 500 and error.code not in (408, 429)
-    refused = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR)
+    refused = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR)
     return isinstance(error, ValueError) or getattr(error, "errno", None) in refused
 
 
