@@ -122,6 +122,7 @@ __all__ = [
     "receive",
     "complete",
     "hopeless",
+    "unobtainable",
     "fetch_file",
     "alone",
     "missing_files",
@@ -1183,8 +1184,8 @@ def by_length(lengths):
         lengths: (n, 2), source and target length of each pair.
 
     Returns:
-        order, (n,), indices of the pairs, sorted; runs, (r, 3), rows of source length, target length
-        and number of pairs, in the same order.
+        order, (n,), indices of the pairs, sorted; runs, (r, 3), rows of source length,
+        target length and number of pairs, in the same order.
     """
     lengths = np.asarray(lengths).reshape(-1, 2)
     key = bucket_key(lengths[:, 0], lengths[:, 1])
@@ -1203,7 +1204,7 @@ def pack(runs, source_tokens, target_tokens):
         source_tokens, target_tokens: most positions in a batch, padding counted.
 
     Returns:
-        list of places in the sorted list: 0, where the second batch begins, ..., the number of pairs.
+        list of places in the sorted list: 0, where the second batch begins, ..., the end.
     """
     cuts, place, S, T = [0], 0, 1, 1
     for s, t, count in runs.tolist():
@@ -1220,7 +1221,7 @@ def pack(runs, source_tokens, target_tokens):
 
 
 class Plan:
-    """The batches of an epoch, worked out one at a time: `plan[k]` holds the indices of the k-th batch's pairs.
+    """The batches of an epoch, worked out one at a time: `plan[k]` holds indices of pairs.
 
     Args:
         order: (n,) indices of the pairs, sorted by length.
@@ -1277,35 +1278,41 @@ def divide(cuts, workers):
         rows = np.diff(cuts)
         k = int(rows.argmax())
         if rows[k] < 2:
-            raise ValueError(f"{len(rows)} batches of one pair each cannot be divided among workers={workers}: "
-                             f"leave {len(rows) % workers} pairs out or take another number of workers")
+            raise ValueError(
+                f"{len(rows)} batches of one pair each cannot be divided among "
+                f"workers={workers}: leave {len(rows) % workers} pairs out or take "
+                "another number of workers")
         cuts.insert(k + 1, (cuts[k] + cuts[k + 1]) // 2)
     return cuts
 
 
 def plan_batches(lengths, source_tokens, target_tokens, seed=0, epoch=0, workers=1):
-    """Group sentence pairs of similar length into batches under two token budgets (section 5.1).
+    """Group pairs of similar length into batches under two token budgets (section 5.1).
 
     Args:
-        lengths: (n, 2), source and target length of each pair; or `TokenPairs`, which are sorted already.
+        lengths: (n, 2), source and target length of each pair; or `TokenPairs`, sorted already.
         source_tokens, target_tokens: most positions in a batch, padding counted.
         seed, epoch: decide the order; the same two give the same plan.
         workers: the number of batches is a multiple of this.
 
     Returns:
-        a `Plan`: a sequence of batches, each an array of indices into `lengths`; every index occurs once.
+        a `Plan`: a sequence of batches, each an array of indices; every index occurs once.
 
     Raises:
         ValueError: a pair does not fit a budget even alone; sentences are never cut.
     """
-    order, runs = (lengths.order, lengths.runs) if hasattr(lengths, "runs") else by_length(lengths)
+    known = hasattr(lengths, "runs")
+    order, runs = (lengths.order, lengths.runs) if known else by_length(lengths)
     long = np.flatnonzero((runs[:, 0] > source_tokens) | (runs[:, 1] > target_tokens))
     if len(long):
         s, t, count = runs[long[0]].tolist()
         i = order[runs[:long[0], 2].sum()]
-        raise ValueError(f"pair {i} has {s} source and {t} target tokens, more than source_tokens={source_tokens} "
-                         f"or target_tokens={target_tokens}: raise the budget or leave the pair out")
-    return Plan(order, runs, divide(pack(runs, source_tokens, target_tokens), workers), seed, epoch)
+        raise ValueError(
+            f"pair {i} has {s} source and {t} target tokens, more than "
+            f"source_tokens={source_tokens} or target_tokens={target_tokens}: "
+            "raise the budget or leave the pair out")
+    cuts = divide(pack(runs, source_tokens, target_tokens), workers)
+    return Plan(order, runs, cuts, seed, epoch)
 
 
 def make_batch(pairs, bos=1, pad=0):
@@ -1326,14 +1333,14 @@ def make_batch(pairs, bos=1, pad=0):
 
 @dataclass(frozen=True)
 class Batches:
-    """What a trainer draws from: called with an epoch and a position, goes on from there (section 5.1).
+    """What a trainer draws from: called with epoch and position, goes on there (section 5.1).
 
     Args:
         pairs: list of (source ids, target ids), each ending in eos; or `TokenPairs`.
         source_tokens: most source positions in a batch, padding counted.
         target_tokens: most target positions to predict in a batch, padding counted.
         seed: decides the order, together with the epoch.
-        worker, workers: which share of the batches; the shares are disjoint, complete and equally many.
+        worker, workers: which share; shares are disjoint, complete and equally many batches.
 
     Raises:
         ValueError: worker is none of the workers.
@@ -1348,17 +1355,22 @@ class Batches:
 
     def __post_init__(self):
         if not 0 <= self.worker < self.workers:
-            raise ValueError(f"worker={self.worker} of workers={self.workers}: workers count from 0")
+            raise ValueError(f"worker={self.worker} of workers={self.workers}: "
+                             "workers count from 0")
 
     def plan(self, epoch=0):
         """The plan of an epoch, the same for all workers."""
-        lengths = self.pairs if hasattr(self.pairs, "runs") else [(len(s), len(t)) for s, t in self.pairs]
-        return plan_batches(lengths, self.source_tokens, self.target_tokens, self.seed, epoch, self.workers)
+        lengths = self.pairs
+        if not hasattr(lengths, "runs"):
+            lengths = [(len(source), len(target)) for source, target in self.pairs]
+        budgets = self.source_tokens, self.target_tokens
+        return plan_batches(lengths, *budgets, self.seed, epoch, self.workers)
 
     def __call__(self, epoch=0, position=0):
-        """Yield the worker's (source, target) of an epoch; `position` of them are done already."""
+        """Yield the worker's (source, target) of an epoch; `position` of them are done."""
         plan = self.plan(epoch)
-        for n, k in enumerate(range(self.worker + position * self.workers, len(plan), self.workers), 1):
+        first = self.worker + position * self.workers
+        for n, k in enumerate(range(first, len(plan), self.workers), 1):
             yield make_batch([self.pairs[i] for i in plan[k].tolist()])
             if n % 8 == 0 and hasattr(self.pairs, "forget"):
                 self.pairs.forget()
@@ -1389,13 +1401,14 @@ def write_tokens(pairs, vocabulary, folder):
     Args:
         pairs: iterable of (source, target), texts.
         vocabulary: has `encode` and a length.
-        folder: gets tokens.bin, in the smallest type that fits the vocabulary, and lengths.bin, uint32.
+        folder: gets tokens.bin, of the smallest type that fits, and lengths.bin, uint32.
 
     Returns:
         the name of that type.
     """
     dtype = np.min_scalar_type(max(len(vocabulary) - 1, 0))
-    with (Path(folder, "tokens.bin").open("wb") as tokens, Path(folder, "lengths.bin").open("wb") as lengths,
+    with (Path(folder, "tokens.bin").open("wb") as tokens,
+          Path(folder, "lengths.bin").open("wb") as lengths,
           tqdm(pairs, unit="pair", dynamic_ncols=True, mininterval=0.5) as bar):
         for source, target in bar:
             source, target = vocabulary.encode(source), vocabulary.encode(target)
@@ -1410,7 +1423,7 @@ def prepare(pairs, vocabulary, folder):
     Args:
         pairs: iterable of (source, target), texts; gone through once, never held.
         vocabulary: a `Words`, a `Subwords`, or anything with `encode` and a length.
-        folder: appears whole, at the end, in place of what was there; an interrupted one is begun anew.
+        folder: appears whole, at the end, in place of what was there.
 
     Returns:
         a `TokenPairs`.
@@ -1426,8 +1439,8 @@ def prepare(pairs, vocabulary, folder):
             raise ValueError(f"pairs is empty: there is nothing to write to {folder}")
         (fresh / "lengths.bin").unlink()
         sizes = lengths.sum(1, dtype=np.int64)  # (n,)
-        about = {"pairs": len(sizes), "tokens": int(sizes.sum()), "vocabulary": len(vocabulary), "dtype": dtype}
-        (fresh / "about.json").write_text(json.dumps(about))
+        about = {"pairs": len(sizes), "tokens": int(sizes.sum()), "dtype": dtype}
+        (fresh / "about.json").write_text(json.dumps(about | {"vocabulary": len(vocabulary)}))
         np.save(fresh / "starts.npy", sizes.cumsum() - sizes)
         np.save(fresh / "lengths.npy", lengths.astype(np.min_scalar_type(lengths.max())))
         order, runs = by_length(lengths)
@@ -1437,7 +1450,7 @@ def prepare(pairs, vocabulary, folder):
 
 
 class TokenPairs:
-    """Encoded sentence pairs in mapped files, as `prepare` writes them; `pairs[i]` is (source ids, target ids).
+    """Encoded pairs in mapped files; `pairs[i]` is (source ids, target ids).
 
     Args:
         folder: what `prepare` made.
@@ -1456,12 +1469,13 @@ class TokenPairs:
             with Path(folder, "tokens.bin").open("rb") as file:
                 self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self.tokens = np.frombuffer(self.map, about["dtype"])
-            found = {"pairs": {len(self.starts), len(self.lengths), len(self.order)}, "tokens": {len(self.tokens)}}
-            if any(found[name] != {about[name]} for name in found):
+            rows = {len(self.starts), len(self.lengths), len(self.order), self.runs[:, 2].sum()}
+            if rows != {about["pairs"]} or len(self.tokens) != about["tokens"]:
                 raise ValueError("a file is cut off")
         except OSError as error:
-            raise ValueError(f"{folder} is no prepared corpus: {Path(error.filename).name}: {error.strerror}") from None
-        except (ValueError, KeyError, TypeError, EOFError) as error:
+            missing = Path(error.filename).name
+            raise ValueError(f"{folder} is no prepared corpus: {missing}: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError, IndexError, EOFError) as error:
             raise ValueError(f"{folder} is damaged: {error}; prepare it again") from None
 
     def __len__(self):
@@ -1476,7 +1490,7 @@ class TokenPairs:
         return TokenPairs, (self.folder,)
 
     def forget(self):
-        """Hand the pages of tokens read so far back to the system, which reads them again where needed."""
+        """Hand the pages of tokens read so far back to the system."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self.map.madvise(mmap.MADV_DONTNEED)
 
@@ -1586,7 +1600,8 @@ def downloads(table, path, address):
         tuple of `Download`.
     """
     rows = [line.split() for line in table.strip().splitlines()]
-    return tuple(Download(path.format(*row), address.format(*row), int(row[2]), row[3]) for row in rows)
+    return tuple(
+        Download(path.format(*row), address.format(*row), int(row[2]), row[3]) for row in rows)
 
 
 MULTI30K = downloads(
@@ -1642,7 +1657,8 @@ def read_multi30k(files):
         three lists of pairs.
     """
     lines = [(name, decode_lines(content, name)) for name, content in files.items()]
-    return [pair_lines(source, target, (a, b))[0] for (a, source), (b, target) in zip(lines[::2], lines[1::2])]
+    both = zip(lines[::2], lines[1::2])
+    return [pair_lines(source, target, (a, b))[0] for (a, source), (b, target) in both]
 
 
 def connected_components(pairs):
@@ -1693,32 +1709,38 @@ def read_tatoeba(files):
         files: name -> bytes of the one file, a zip archive or plain text.
 
     Returns:
-        three lists of pairs; English is the source of a zip archive's and the target of a plain one.
+        three lists of pairs; English is the source in an archive, the target in a plain file.
     """
     (name, content), = files.items()
     packed = name.endswith(".zip")
     if packed:
         content = zipfile.ZipFile(io.BytesIO(content)).read("deu.txt")
     rows = [line.split("\t") for line in decode_lines(content, name)]
-    return split_pairs(list(dict.fromkeys((row[0], row[1]) if packed else (row[1], row[0]) for row in rows)))
+    pairs = ((row[0], row[1]) if packed else (row[1], row[0]) for row in rows)
+    return split_pairs(list(dict.fromkeys(pairs)))  # each pair once
 
 
 CORPORA = {
     name: Published(files, licence, read)
-    for licence, read, corpora in (
-        ("Multi30k: non-commercial research and education only; do not publish weights trained on it.",
-         read_multi30k, {"multi30k-en-de": MULTI30K, "multi30k-en-de-tok": MULTI30K_TOKENIZED}),
-        ("Tatoeba (tatoeba.org and its contributors, by way of manythings.org): CC BY 2.0 FR.",
-         read_tatoeba, {"tatoeba-en-de": TATOEBA_GERMAN, "tatoeba-zh-en": TATOEBA_CHINESE}),
+    for read, licence, corpora in (
+        (read_multi30k, "Multi30k: non-commercial research and education only; "
+                        "do not publish weights trained on it.",
+         {"multi30k-en-de": MULTI30K, "multi30k-en-de-tok": MULTI30K_TOKENIZED}),
+        (read_tatoeba, "Tatoeba (tatoeba.org and its contributors, "
+                       "by way of manythings.org): CC BY 2.0 FR.",
+         {"tatoeba-en-de": TATOEBA_GERMAN, "tatoeba-zh-en": TATOEBA_CHINESE}),
     )
     for name, files in corpora.items()
 }
 
-CHECKSUMS = {name: {file.path: file.sha256 for file in corpus.files} for name, corpus in CORPORA.items()}
+CHECKSUMS = {
+    name: {file.path: file.sha256 for file in published.files}
+    for name, published in CORPORA.items()
+}
 
 
 def cache_folder():
-    """Where fetched data is kept: the platform's folder for caches, or XDG_CACHE_HOME, and below it `annotated`.
+    """Where fetched data is kept: `annotated` in XDG_CACHE_HOME or the platform's cache.
 
     Returns:
         a `Path`; it need not exist.
@@ -1727,7 +1749,8 @@ def cache_folder():
     if os.path.isabs(named):  # the convention says: a relative one is ignored
         return Path(named, "annotated")
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local", "annotated", "cache")
+        local = os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local"
+        return Path(local, "annotated", "cache")
     return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "annotated"
 
 
@@ -1740,14 +1763,14 @@ def ask(address, start, timeout):
         timeout: seconds to wait for an answer, and later for each piece of it.
 
     Returns:
-        the open answer; the byte it begins with; the size of the whole file, or None where it is not said.
+        the open answer; the byte it begins with; the size of the whole file, None where not said.
     """
     headers = {"User-Agent": "annotated", "Accept-Encoding": "identity"}
     wanted = {"Range": f"bytes={start}-"} if start else {}
     try:
         answer = urlopen(Request(address, headers=headers | wanted), timeout=timeout)
     except HTTPError as error:
-        if error.code != 416:  # the file there ends before `start`: ask for it whole, its size tells the rest
+        if error.code != 416:  # 416: the file ends before `start`; whole, it says its size
             raise
         answer = urlopen(Request(address, headers=headers), timeout=timeout)
     found = re.match(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
@@ -1779,12 +1802,13 @@ def receive(file, part, timeout):
 
     Raises:
         ValueError: the file at the address has another size.
-        OSError, HTTPException: the connection failed, was cut or stalled; or nothing can be written.
+        OSError, HTTPException: the connection failed or stalled; or nothing can be written.
     """
     have = size_of(part)
     answer, begin, size = ask(file.address, have, timeout)
-    with answer, part.open("ab") as out, tqdm(
-            total=file.size, initial=begin, desc=part.stem, unit="B", unit_scale=True, dynamic_ncols=True) as bar:
+    shown = {"desc": part.stem, "unit": "B", "unit_scale": True, "dynamic_ncols": True}
+    bar = tqdm(total=file.size, initial=begin, **shown)
+    with answer, part.open("ab") as out, bar:
         if size not in (None, file.size):
             raise ValueError(f"the file there has {size} bytes, it should have {file.size}")
         if begin > have:
@@ -1825,8 +1849,26 @@ def hopeless(error):
     """
     if isinstance(error, HTTPError):
         return error.code < 500 and error.code not in (408, 429)
-    refused = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR)
-    return isinstance(error, ValueError) or getattr(error, "errno", None) in refused
+    full = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
+    forbidden = errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR
+    return isinstance(error, ValueError) or getattr(error, "errno", None) in full + forbidden
+
+
+def unobtainable(file, error, kept):
+    """Say in a line why a file cannot be had, and what would do.
+
+    Args:
+        file: a `Download`.
+        error: what went wrong last.
+        kept: how many bytes of it are there.
+
+    Returns:
+        a ValueError.
+    """
+    cause = error if isinstance(error, HTTPError) else getattr(error, "reason", error)
+    return ValueError(
+        f"cannot fetch {file.address}: {' '.join(str(cause).split())}; set ANNOTATED_DATA to a folder "
+        f"that holds {file.path}, or try again: {kept} of {file.size} bytes are kept")
 
 
 def fetch_file(file, folder, tries=4, pause=1.0, timeout=20.0):
@@ -1856,22 +1898,20 @@ def fetch_file(file, folder, tries=4, pause=1.0, timeout=20.0):
         except (OSError, HTTPException, ValueError) as error:
             failed = 0 if size_of(part) > have else failed + 1
             if failed == tries or hopeless(error):
-                cause = error if isinstance(error, HTTPError) else getattr(error, "reason", error)
-                raise ValueError(f"cannot fetch {file.address}: {cause}; set ANNOTATED_DATA to a folder that holds "
-                                 f"{file.path}, or try again: {size_of(part)} of {file.size} bytes are kept") from None
+                raise unobtainable(file, error, size_of(part)) from None
             time.sleep(pause * 2 ** max(failed - 1, 0))
 
 
 @contextmanager
 def alone(folder):
-    """Let one process at a time into a folder, which is made where it is missing; others wait for their turn.
+    """Let one process at a time into a folder, made where it is missing; others wait.
 
     Args:
         folder: gets a file `.lock`; the system unlocks it even if the process dies.
     """
     Path(folder).mkdir(parents=True, exist_ok=True)
     with Path(folder, ".lock").open("ab") as file:
-        with suppress(OSError):  # a file system without locks: go on without one, the hashes still guard
+        with suppress(OSError):  # no locks on this file system: the hashes still guard
             if os.name == "nt":
                 import msvcrt
 
@@ -1907,7 +1947,7 @@ def missing_files(name, folder):
 
 
 def fetch(name, folder=None, **patience):
-    """Fetch the files of a corpus that are missing, and say once under which licence they come.
+    """Fetch the files of a corpus that are missing, and say once what their licence is.
 
     Args:
         name: a key of `CORPORA`.
@@ -1918,19 +1958,20 @@ def fetch(name, folder=None, **patience):
         the folder.
 
     Raises:
-        ValueError: the name is unknown, a file cannot be had, or the folder cannot be written.
+        ValueError: the name is unknown, a file cannot be had, the folder cannot be written.
     """
     folder = Path(folder or cache_folder())
     if not missing_files(name, folder):
         return folder
     try:
         with alone(folder):
-            missing = missing_files(name, folder)  # another process may have brought them meanwhile
+            missing = missing_files(name, folder)  # another process may have been here
             for file in missing:
                 fetch_file(file, folder, **patience)
     except OSError as error:
-        raise ValueError(f"cannot write to {folder}: {error.strerror}; set XDG_CACHE_HOME to a folder that can be "
-                         f"written, or ANNOTATED_DATA to one that holds the files of {name}") from None
+        raise ValueError(
+            f"cannot write to {folder}: {error.strerror}; set XDG_CACHE_HOME to a folder that can "
+            f"be written, or ANNOTATED_DATA to one that holds the files of {name}") from None
     if missing:
         tqdm.write(CORPORA[name].licence, file=sys.stderr)
     return folder
@@ -1957,23 +1998,24 @@ def verified(folder, file):
                          f"ANNOTATED_DATA should name the folder that holds {file.path}") from None
     found = hashlib.sha256(content).hexdigest()
     if found != file.sha256:
-        raise ValueError(f"{path} is damaged or another version: "
-                         f"its sha256 is {found[:12]}..., it should be {file.sha256[:12]}...; fetch it again")
+        raise ValueError(
+            f"{path} is damaged or another version: its sha256 is {found[:12]}..., "
+            f"it should be {file.sha256[:12]}...; fetch it again")
     return gzip.decompress(content) if file.path.endswith(".gz") else content
 
 
 def load_corpus(name):
-    """Load a corpus by its name: "grammar" is made, any other is read, and fetched first where it is missing.
+    """Load a corpus by its name: "grammar" is made, any other read, and fetched if need be.
 
     Args:
-        name: "grammar" or a key of `CORPORA`; files come from the folder that the environment variable
-            ANNOTATED_DATA names, where nothing is fetched, or else from `cache_folder()`.
+        name: "grammar" or a key of `CORPORA`; files come from the folder that the environment
+            variable ANNOTATED_DATA names, where nothing is fetched, or from `cache_folder()`.
 
     Returns:
         a `Corpus`.
 
     Raises:
-        ValueError: the name is unknown, or a file is missing or damaged and cannot be fetched.
+        ValueError: the name is unknown; a file is missing or damaged and cannot be fetched.
     """
     if name == "grammar":
         return grammar_corpus()
