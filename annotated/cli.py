@@ -4,308 +4,938 @@ Generated from book/13-command-line.md by tools/tangle.py: edit the chapter, not
 """
 
 import argparse
+import hashlib
+import io
 import json
+import os
 import sys
-from dataclasses import asdict, fields, replace
+from contextlib import contextmanager, nullcontext, redirect_stderr
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
+from itertools import islice, zip_longest
 from pathlib import Path
 
 import torch
+from tqdm import tqdm
 
 from annotated.data import (
-    CHECKSUMS,
+    CORPORA,
+    Batches,
     Corpus,
     Subwords,
+    TokenPairs,
     Words,
+    cache_folder,
+    fetch,
+    fraction,
     load_corpus,
     load_vocabulary,
-    read_pairs,
+    missing_files,
+    pad_batch,
+    prepare,
     replacing,
     token_batches,
 )
-from annotated.decoding import load, save
-from annotated.evaluation import bleu, cross_entropy
+from annotated.decoding import Translator, hypotheses, length_penalty, load, save
+from annotated.evaluation import bleu, chrf, cross_entropy
 from annotated.training import Recipe, average, provenance, train
 from annotated.transformer import BASE, BIG, TINY, Config, Transformer
 
 __all__ = [
+    "text_lines",
+    "one_line",
+    "windows",
+    "translated",
+    "plain",
+    "numbered",
+    "n_best",
+    "join_pieces",
+    "fingerprint",
+    "job_of",
+    "done_before",
+    "written",
+    "printed",
+    "opened",
+    "translate_stream",
+    "converse",
+    "run_translate",
+    "decoded",
+    "FilePairs",
+    "hold_out",
+    "sha256_of",
+    "corpus_of_files",
+    "read_corpus",
+    "sampled",
+    "make_vocabulary",
+    "encoded",
+    "AsTheyAre",
+    "token_pairs",
+    "check_same_run",
+    "begin",
+    "score",
+    "write_scores",
+    "run_evaluate",
+    "describe",
     "PRESETS",
-    "EXAMPLES",
+    "settings",
+    "run_train",
+    "finish",
+    "state_of",
+    "run_fetch",
+    "add_fetch",
+    "MEANING",
+    "PACE",
+    "yes_or_no",
+    "METAVAR",
     "add_fields",
+    "EXAMPLES",
     "add_corpus",
+    "add_machine",
     "add_search",
     "add_train",
     "add_translate",
     "add_evaluate",
     "make_parser",
-    "pairs_of_files",
-    "read_corpus",
-    "make_vocabulary",
-    "encode_pairs",
-    "epoch_batches",
-    "check_same_run",
-    "begin",
-    "describe",
-    "run_train",
-    "read_text",
-    "run_translate",
-    "run_evaluate",
+    "prepare_torch",
     "main",
 ]
 
 
-PRESETS = {"tiny": TINY, "small": replace(BASE, N=3, d_model=256, d_ff=1024, h=4), "base": BASE, "big": BIG}
+def text_lines(file):
+    """The lines of a file as they come, cut at line feeds only, without their ends.
 
-EXAMPLES = {
-    "train": """examples:
-  python -m annotated train --corpus grammar --preset tiny --steps 500 --out model
-  python -m annotated train --source train.en --target train.de --valid-source val.en --valid-target val.de \\
-      --preset small --vocab 8000 --out model
-The same command goes on where it was stopped.""",
-    "translate": """examples:
-  echo "A man rides a bike." | python -m annotated translate --model model
-  python -m annotated translate --model model --input test.en --output test.out""",
-    "evaluate": """examples:
-  python -m annotated evaluate --model model --corpus multi30k-en-de
-  python -m annotated evaluate --model model --source test.en --target test.de --beam 1""",
-}
+    Args:
+        file: a file opened for bytes, or anything else that gives lines of bytes.
+
+    Yields:
+        strings; a byte that is not UTF-8 becomes the replacement character.
+    """
+    for number, line in enumerate(file):
+        line = line.removesuffix(b"\n").removesuffix(b"\r")
+        line = line if number else line.removeprefix(b"\xef\xbb\xbf")
+        yield line.decode("utf-8", errors="replace")
 
 
-def add_fields(parser, kind, leave_out=()):
-    """Give the parser an option for each field of a dataclass, named as the field."""
-    group = parser.add_argument_group(f"{kind.__name__} (the paper's symbols; see the book)")
-    for field in fields(kind):
-        if field.name not in leave_out:
-            type_ = str if isinstance(field.default, str) else float if isinstance(field.default, float) else int
-            type_ = (lambda text: text.lower() in ("1", "true", "yes")) if isinstance(field.default, bool) else type_
-            group.add_argument(f"--{field.name}", type=type_, metavar=str(field.default), default=argparse.SUPPRESS)
+def one_line(text):
+    """A text with each run of white space, line ends among it, made one space."""
+    return " ".join(text.split())
 
 
-def add_corpus(parser):
-    """Options that say which sentence pairs."""
-    parser.add_argument("--corpus", help=f"a corpus by name: grammar, {', '.join(CHECKSUMS)}")
-    parser.add_argument("--source", type=Path, help="or a file of source sentences, one a line")
-    parser.add_argument("--target", type=Path, help="and one of their translations")
+def windows(lines, size, characters=1_000_000):
+    """Cut a stream of lines into lists.
+
+    Args:
+        lines: iterable of strings.
+        size: lines of a list at most.
+        characters: a list that has so many or more is ended, since lines may be of any length.
+
+    Yields:
+        lists of strings, in order, none empty.
+
+    Raises:
+        ValueError: the size is below 1.
+    """
+    if size < 1:
+        raise ValueError(f"window must be 1 line or more, got {size}")
+    window, length = [], 0
+    for line in lines:
+        window.append(line)
+        length += len(line)
+        if len(window) == size or length >= characters:
+            yield window
+            window, length = [], 0
+    if window:
+        yield window
 
 
-def add_search(parser):
-    """Options of the search."""
-    parser.add_argument("--beam", type=int, default=4, help="hypotheses a sentence; 1 is greedy search (default 4)")
-    parser.add_argument("--alpha", type=float, default=0.6, help="of the length penalty (default 0.6)")
+def translated(translator, lines, options, first=1):
+    """Translate a stream of lines window by window, in order.
+
+    Args:
+        translator: a `Translator`.
+        lines: iterable of strings.
+        options: with window, beam, alpha and n_best.
+        first: the number of the first line.
+
+    Yields:
+        how many lines a window had, and the text to be written for them.
+    """
+    for window in windows(lines, options.window):
+        with redirect_stderr(io.StringIO()):
+            if options.n_best:
+                found = n_best(translator, window, options.n_best, options.beam, options.alpha)
+            else:
+                found = translator.translate(window, options.beam, options.alpha)
+        write = numbered if options.n_best else plain
+        yield len(window), "".join(write(i, line) for i, line in enumerate(found, first))
+        first += len(window)
 
 
-def add_train(parser):
-    """Options of `train`."""
-    add_corpus(parser)
-    parser.add_argument("--valid-source", type=Path, help="held-out source sentences; default: one pair in fifty")
-    parser.add_argument("--valid-target", type=Path)
-    parser.add_argument("--out", type=Path, required=True, help="folder for the model, its log and its checkpoints")
-    parser.add_argument("--preset", choices=PRESETS, default="small")
-    add_fields(parser, Config, leave_out=("source_vocab", "pad", "bos", "eos", "unk"))
-    add_fields(parser, Recipe)
+def plain(number, text):
+    """A translation as a line."""
+    return one_line(text) + "\n"
 
 
-def add_translate(parser):
-    """Options of `translate`."""
-    parser.add_argument("--model", type=Path, required=True, help="a model folder")
-    parser.add_argument("--input", type=Path, help="a file, one sentence a line; default: standard input")
-    parser.add_argument("--output", type=Path, help="a file; default: standard output")
-    add_search(parser)
+def numbered(number, found):
+    """The translations of a line, each as number, score and text with tabulators between."""
+    return "".join(f"{number}\t{score:.4f}\t{one_line(text)}\n" for score, text in found)
 
 
-def add_evaluate(parser):
-    """Options of `evaluate`."""
-    parser.add_argument("--model", type=Path, required=True, help="a model folder")
-    add_corpus(parser)
-    parser.add_argument("--split", choices=("validation", "test"), default="test", help="of a corpus (default test)")
-    parser.add_argument("--lowercase", action="store_true", help="compare without case")
-    parser.add_argument("--tokenize", default="13a", help="sacreBLEU's tokeniser (default 13a)")
-    parser.add_argument("--out", type=Path, help="folder for scores.json and the outputs")
-    add_search(parser)
+def n_best(translator, lines, k, beam=4, alpha=0.6, rows=32):
+    """The k best translations of each line.
+
+    Args:
+        translator: a `Translator`.
+        lines: list of strings.
+        k: how many; a search finds no more than the beam is wide.
+        beam, alpha: of the search.
+        rows: pieces of lines that are searched together.
+
+    Returns:
+        as many lists of (score, text), best first.
+    """
+    if k > beam:
+        raise ValueError(f"n-best={k} needs a beam of {k} or more, got beam={beam}")
+    cut = [translator.cut(line) for line in lines]
+    parts = sorted((piece for pieces in cut for piece in pieces), key=len)
+    found, penalty = {}, partial(length_penalty, alpha=alpha)
+    device = next(translator.model.parameters()).device
+    for start in range(0, len(parts), rows):
+        batch = parts[start:start + rows]
+        source = pad_batch(batch, translator.model.config.pad).to(device)  # (B, S)
+        results = hypotheses(translator.model, source, beam, penalty)
+        found.update(zip(map(tuple, batch), results))
+    return [join_pieces(translator, [found[tuple(p)][:k] for p in pieces]) for pieces in cut]
 
 
-def make_parser():
-    """The parser of `python -m annotated`."""
-    parser = argparse.ArgumentParser(prog="annotated", description="Train, use and score the Transformer of the book.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="train | translate | evaluate")
-    for name, function, add, help_ in (
-        ("train", run_train, add_train, "learn a model from sentence pairs"),
-        ("translate", run_translate, add_translate, "translate lines of text"),
-        ("evaluate", run_evaluate, add_evaluate, "score a model with sacreBLEU"),
-    ):
-        command = commands.add_parser(
-            name, help=help_, epilog=EXAMPLES[name], formatter_class=argparse.RawDescriptionHelpFormatter
-        )
-        command.set_defaults(run=function)
-        command.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
-        command.add_argument("--threads", type=int, help="CPU threads; default: torch's own choice")
-        add(command)
-    return parser
+def join_pieces(translator, found):
+    """Join the hypotheses of a line's pieces: lists of (ids, score) -> one list of (score, text)."""
+    if not found:  # a line without content
+        return [(0.0, "")]
+    decode = translator.vocabulary.decode
+    return [(sum(s for _, s in row), " ".join(decode(ids) for ids, _ in row)) for row in zip(*found)]
 
 
-def pairs_of_files(source, target):
-    """The sentence pairs of two files; says on stderr how many empty ones were left out."""
-    pairs, dropped = read_pairs(source, target)
-    if dropped:
-        print(f"{source}: left out {dropped} pairs with an empty side", file=sys.stderr)
-    if not pairs:
-        raise ValueError(f"{source} holds no sentence pair")
-    return pairs
+def fingerprint(paths):
+    """The sha256 of some files' contents, taken together.
+
+    Args:
+        paths: files, in a fixed order.
+
+    Returns:
+        a string of 64 hexadecimal digits; None where one of them is no regular file.
+    """
+    total = hashlib.sha256()
+    for path in map(Path, paths):
+        if not path.is_file():
+            return None
+        with path.open("rb") as file:
+            total.update(hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()
+
+
+def job_of(options):
+    """What must be the same for a stopped translation to be gone on with; its input is None for a pipe."""
+    model = sorted(path for path in options.model.iterdir() if path.is_file())
+    search = {name: getattr(options, name) for name in ("beam", "alpha", "n_best")}
+    return {"model": fingerprint(model), "input": fingerprint([options.input or ""]), **search}
+
+
+def done_before(part, note, job):
+    """How far an earlier run of the same job came.
+
+    Args:
+        part: the file that it wrote to.
+        note: what it noted beside it.
+        job: what this run is to do, see `job_of`.
+
+    Returns:
+        dict with the finished `lines` and the `bytes` of their translations; both 0 where there is none.
+    """
+    try:
+        told = json.loads(note.read_text(encoding="utf-8"))
+        if job["input"] and told["job"] == job and part.stat().st_size >= told["bytes"]:
+            return {"lines": told["lines"], "bytes": told["bytes"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # no earlier run, or a damaged note
+    return {"lines": 0, "bytes": 0}
+
+
+@contextmanager
+def written(path, job):
+    """A file that is written bit by bit, and appears under its name when it is complete.
+
+    Until then it is PATH.part, with PATH.part.json beside it; see `done_before`.
+
+    Yields:
+        how many lines are done already, and a function of (lines, text) that adds to them.
+    """
+    part, note = Path(f"{path}.part"), Path(f"{path}.part.json")
+    if Path(path).is_dir():
+        raise ValueError(f"{path} is a folder: name a file for the output")
+    part.parent.mkdir(parents=True, exist_ok=True)
+    done = done_before(part, note, job)
+    with part.open("r+b" if done["bytes"] else "wb") as file:
+        file.seek(done["bytes"])
+        file.truncate()
+
+        def add(lines, text):
+            file.write(text.encode("utf-8"))
+            file.flush()
+            done.update(lines=done["lines"] + lines, bytes=file.tell())
+            with replacing(note) as fresh:
+                fresh.write_text(json.dumps({"job": job, **done}) + "\n", encoding="utf-8")
+
+        yield done["lines"], add
+    os.replace(part, path)
+    note.unlink(missing_ok=True)
+
+
+@contextmanager
+def printed():
+    """Standard output, in the form of `written`: nothing is done already."""
+    if hasattr(sys.stdout, "reconfigure"):  # a terminal's own encoding may lack half of the letters
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+
+    def add(lines, text):
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    yield 0, add
+
+
+def opened(path):
+    """A file's bytes, or standard input's where the path is None; ValueError where it cannot be read."""
+    try:
+        return nullcontext(sys.stdin.buffer) if path is None else open(path, "rb")
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+
+
+def translate_stream(translator, options):
+    """Translate a file or standard input to a file or standard output, window by window."""
+    size = options.input.stat().st_size if options.input and options.input.is_file() else None
+    output = written(options.output, job_of(options)) if options.output else printed()
+    with opened(options.input) as file, output as (done, add):
+        if done:
+            print(f"{options.output}: going on after {done} lines", file=sys.stderr)
+        lines = islice(text_lines(file), done, None)
+        off = None if size else True  # None: off where stderr is no terminal
+        with tqdm(total=size, unit="B", unit_scale=True, disable=off) as bar:
+            for number, text in translated(translator, lines, options, first=done + 1):
+                add(number, text)
+                if size:
+                    bar.update(file.tell() - bar.n)
+
+
+def converse(translator, options):
+    """Translate each line as it is typed; `quit` or the end of the input (Ctrl-D) ends."""
+    def ask():
+        print("> ", end="", file=sys.stderr, flush=True)
+        return sys.stdin.buffer.readline()
+
+    print("A sentence, then Enter; quit or Ctrl-D ends.", file=sys.stderr)
+    with printed() as (_, add):
+        for line in text_lines(iter(ask, b"")):
+            if line.strip() == "quit":
+                break
+            for number, text in translated(translator, [line], options):
+                add(number, text)
+
+
+def run_translate(options):
+    """`translate`: as many lines out as in, in the same order."""
+    translator = load(options.model, options.device)
+    typed = options.input is None and options.output is None and sys.stdin.isatty()
+    (converse if options.interactive or typed else translate_stream)(translator, options)
+
+
+def decoded(path, number, line):
+    """A line's text without white space around it; ValueError, naming the place, where it is not UTF-8."""
+    try:
+        return line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}, line {number} is not UTF-8 text: convert the file to UTF-8") from None
+
+
+@dataclass(frozen=True)
+class FilePairs:
+    """The sentence pairs of two files, read anew each time they are gone through.
+
+    Args:
+        source, target: the files, one sentence a line, line n of one the translation of the other's.
+        without: strings; a pair with one of them is passed over, as is a pair with an empty side.
+
+    Raises:
+        ValueError: when gone through: a file cannot be read, is not UTF-8, or has more lines.
+    """
+
+    source: Path
+    target: Path
+    without: frozenset = frozenset()
+
+    def __iter__(self):
+        paths = self.source, self.target
+        with opened(paths[0]) as source, opened(paths[1]) as target:
+            for number, lines in enumerate(zip_longest(source, target), start=1):
+                if None in lines:  # one is at its end, the other a line further, or more
+                    rest = [sum(1 for _ in file) for file in (source, target)]
+                    has = [number - (line is None) + more for line, more in zip(lines, rest)]
+                    raise ValueError(f"{paths[0]} has {has[0]} lines and {paths[1]} has {has[1]}: "
+                                     "line n of one should be the translation of line n of the other")
+                pair = tuple(decoded(path, number, line) for path, line in zip(paths, lines))
+                if all(pair) and self.without.isdisjoint(pair):
+                    yield pair
+
+
+def hold_out(pairs, most=2000):
+    """Choose pairs by a hash of their text: about one in fifty, at least one.
+
+    Args:
+        pairs: iterable of (source, target) that can be gone through several times.
+        most: about how many at most.
+
+    Returns:
+        list of pairs, all different.
+
+    Raises:
+        ValueError: there is no pair.
+    """
+    def place(pair):
+        return fraction("\t".join(pair))
+
+    total = sum(1 for _ in pairs)
+    if not total:
+        raise ValueError("there is no sentence pair to choose from")
+    share = min(1 / 50, most / total)
+    chosen = [pair for pair in pairs if place(pair) < share] or [min(pairs, key=place)]
+    return list(dict.fromkeys(chosen))
+
+
+def sha256_of(path):
+    """The sha256 of a file's content, which `sha256sum` gives, too; None where it is no regular file."""
+    if not Path(path).is_file():
+        return None
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def corpus_of_files(options):
+    """The corpus in the files of --source and --target, and of --valid-source and --valid-target.
+
+    Raises:
+        ValueError: a file cannot be used, or nothing is left to train on.
+    """
+    pairs = FilePairs(options.source, options.target)
+    held_out = FilePairs(options.valid_source, options.valid_target) if options.valid_source else None
+    name = f"{options.source.name} and {options.target.name}"
+    total = sum(1 for _ in pairs)
+    if not total:
+        raise ValueError(f"{name} hold no sentence pair")
+    validation = list(held_out) if held_out else hold_out(pairs)
+    pairs = replace(pairs, without=frozenset(text for pair in validation for text in pair))
+    kept = sum(1 for _ in pairs)
+    left = total - kept - (0 if held_out else len(validation))
+    print(f"{name}: {kept} pairs to train on, {len(validation)} held out, "
+          f"{left} left out that share a sentence with these", file=sys.stderr)
+    if not kept or not validation:
+        raise ValueError(f"{name} leave nothing to train on or to validate with: give more text")
+    names = ("source", "target", *(("valid_source", "valid_target") if held_out else ()))
+    sums = {name: sha256_of(getattr(options, name)) for name in names}
+    return Corpus(name, pairs, validation, [], "the user's own", sums)
 
 
 def read_corpus(options):
-    """The corpus that --corpus names, or that --source and --target hold."""
-    if bool(options.corpus) == bool(options.source and options.target):
+    """The corpus that --corpus names or that the files of --source and --target hold, for `train`."""
+    files = [getattr(options, name) for name in ("source", "target", "valid_source", "valid_target")]
+    if bool(options.corpus) == all(files[:2]) or any(files) and not all(files[:2]):
         raise ValueError("give either --corpus NAME, or --source FILE and --target FILE")
-    if options.corpus:
-        return load_corpus(options.corpus)
-    pairs = pairs_of_files(options.source, options.target)
-    held_out = getattr(options, "valid_source", None), getattr(options, "valid_target", None)
-    if None in held_out and any(held_out):
+    if bool(files[2]) != bool(files[3]):
         raise ValueError("give both --valid-source and --valid-target, or neither")
-    name = f"{options.source.name} and {options.target.name}"
-    if all(held_out):
-        return Corpus(name, pairs, pairs_of_files(*held_out), pairs, "the user's own")
-    return Corpus(name, [p for i, p in enumerate(pairs) if i % 50], pairs[::50], pairs, "the user's own")
+    return load_corpus(options.corpus) if options.corpus else corpus_of_files(options)
+
+
+def sampled(pairs, most=1_000_000):
+    """Every k-th pair, k so large that there are at most `most`."""
+    step = max(1, -(-sum(1 for _ in pairs) // most))
+    return islice(pairs, 0, None, step)
 
 
 def make_vocabulary(corpus, size, folder):
-    """The vocabulary of a training folder: the one it holds, or else a new one, learnt from training text only."""
-    if any((folder / kind.filename).exists() for kind in (Words, Subwords)):
-        return load_vocabulary(folder)
+    """The vocabulary of a training folder: that of the run it holds, or else a new one.
+
+    Raises:
+        ValueError: the run was begun with another size.
+    """
+    if (folder / "run.json").exists():
+        found = load_vocabulary(folder)
+        if isinstance(found, Subwords) and len(found) != size:
+            raise ValueError(f"{folder} was begun with vocab={len(found)}, now vocab={size}: choose another --out")
+        return found
+    for kind in (Words, Subwords):
+        (folder / kind.filename).unlink(missing_ok=True)
     if corpus.name == "grammar":
         vocabulary = Words.build(corpus.train)
     else:
-        vocabulary = Subwords.train((text for pair in corpus.train for text in pair), size)
+        vocabulary = Subwords.train((text for pair in sampled(corpus.train) for text in pair), size)
     vocabulary.save(folder / vocabulary.filename)
     return vocabulary
 
 
-def encode_pairs(vocabulary, pairs):
-    """Turn pairs of texts into pairs of identifiers."""
-    return [(vocabulary.encode(source), vocabulary.encode(target)) for source, target in pairs]
+def encoded(pairs, vocabulary, recipe, longest=None):
+    """Turn pairs of texts into pairs of identifiers, one after the other.
+
+    Args:
+        pairs: iterable of (source, target).
+        vocabulary: with `encode`.
+        recipe: its source_tokens and target_tokens are what a sentence may have.
+        longest: leave out pairs with a side of more tokens; None leaves out none.
+
+    Yields:
+        (source ids, target ids), each ending in eos.
+
+    Raises:
+        ValueError: a pair is too long for any batch.
+    """
+    left = 0
+    for source, target in pairs:
+        s, t = vocabulary.encode(source), vocabulary.encode(target)
+        if longest and max(len(s), len(t)) > longest:
+            left += 1
+        elif len(s) > recipe.source_tokens or len(t) > recipe.target_tokens:
+            raise ValueError(
+                f"the pair that begins {source[:40]!r} has {len(s)} source and {len(t)} target tokens, more than "
+                f"source_tokens={recipe.source_tokens} or target_tokens={recipe.target_tokens}: "
+                "raise them, or leave such pairs out with --longest N")
+        else:
+            yield s, t
+    if left:
+        print(f"left out {left} pairs of more than {longest} tokens", file=sys.stderr)
 
 
-def epoch_batches(pairs, recipe, epoch, position):
-    """The batches of an epoch from a position on, as `train` asks for them."""
-    return token_batches(pairs, recipe.source_tokens, recipe.target_tokens, recipe.seed, epoch, position)
+@dataclass(frozen=True)
+class AsTheyAre:
+    """In place of a vocabulary, for pairs that are encoded already.
+
+    Args:
+        size: of the vocabulary that encoded them.
+    """
+
+    size: int
+
+    def encode(self, ids):
+        """The identifiers, unchanged."""
+        return ids
+
+    def __len__(self):
+        return self.size
 
 
-def check_same_run(folder, config, recipe):
-    """Refuse to go on with another model or recipe than the folder was begun with.
+def token_pairs(corpus, vocabulary, recipe, folder, longest=None):
+    """Encode a corpus: training text to folder/tokens on disk, held-out text to a list.
+
+    Returns:
+        a `TokenPairs`, and a list of (source ids, target ids).
+
+    Raises:
+        ValueError: no training or no held-out pair is left; see also `encoded`.
+    """
+    held_out = list(encoded(corpus.validation, vocabulary, recipe, longest))
+    if not held_out:
+        raise ValueError(f"longest={longest} leaves out every held-out pair: raise it")
+    if (folder / "run.json").exists() and (folder / "tokens").exists():
+        return TokenPairs(folder / "tokens"), held_out
+    training = encoded(corpus.train, vocabulary, recipe, longest)
+    return prepare(training, AsTheyAre(len(vocabulary)), folder / "tokens"), held_out
+
+
+def check_same_run(folder, **wanted):
+    """Refuse to go on with other settings or other text than the folder was begun with.
+
+    Args:
+        folder: of the training.
+        wanted: parts of run.json (config, recipe, data), each a dict.
 
     Raises:
         ValueError: names the first field that differs.
     """
     if not (folder / "run.json").exists():
         return
-    begun = json.loads((folder / "run.json").read_text())
-    for name, wanted in ("config", asdict(config)), ("recipe", asdict(recipe)):
-        for field, value in wanted.items():
-            if begun[name].get(field) != value and field != "steps":
-                was = begun[name].get(field)
-                raise ValueError(f"{folder} was begun with {field}={was}, now {field}={value}: choose another --out")
+    begun = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    free = ("steps", "evaluate_every", "save_every", "vocab")  # the vocabulary has a check of its own
+    for part, values in wanted.items():
+        for field, value in values.items():
+            was = begun[part].get(field)
+            if was != value and field not in free:
+                what = "other text" if field == "sha256" else f"{field}={was}, now {field}={value}"
+                raise ValueError(f"{folder} was begun with {what}: choose another --out")
 
 
-def begin(folder, corpus, config, recipe):
+def begin(folder, config, recipe, data):
     """Write run.json; where a stopped run goes on, add to it with what it went on."""
     path = folder / "run.json"
-    data = {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance}
     run = provenance(config=config, recipe=recipe, data=data)
     if path.exists():
         now = {**{name: run[name] for name in ("command", "commit", "date")}, "steps": recipe.steps}
-        run = json.loads(path.read_text())
+        run = json.loads(path.read_text(encoding="utf-8"))
         run["continued"] = [*run.get("continued", []), now]
     with replacing(path) as fresh:
-        fresh.write_text(json.dumps(run, indent=1) + "\n")
+        fresh.write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
 
 
-def describe(corpus, config, checkpoints):
-    """The README of a model folder."""
-    return (
-        f"# A Transformer trained on {corpus.name}\n\n"
-        f"Data: {corpus.licence}\n\n"
-        f"N={config.N}, d_model={config.d_model}, d_ff={config.d_ff}, h={config.h}, vocab={config.vocab}; "
-        f"the mean of the last {checkpoints} checkpoints.\n"
-    )
+def score(translator, pairs, beam=4, alpha=0.6, lowercase=False, tokenize="13a"):
+    """Translate the sources of some pairs and score the outputs against their targets.
+
+    Args:
+        translator: a `Translator`.
+        pairs: list of (source, target).
+        beam, alpha: of the search.
+        lowercase, tokenize: of BLEU, see `bleu`.
+
+    Returns:
+        dict with scores and signatures, and the outputs as a list.
+    """
+    sources, references = map(list, zip(*pairs))
+    outputs = [one_line(line) for line in translator.translate(sources, beam, alpha)]
+    value, signature = bleu(outputs, references, lowercase, tokenize)
+    other, other_signature = chrf(outputs, references)
+    scores = {"bleu": round(value, 2), "signature": signature}
+    scores |= {"chrf": round(other, 2), "chrf_signature": other_signature}
+    return {**scores, "sentences": len(pairs), "beam": beam, "alpha": alpha}, outputs
 
 
-def run_train(options):
-    """`train`: corpus to subwords to batches to a model folder."""
-    given = {name: getattr(options, name) for kind in (Config, Recipe) for name in
-             (f.name for f in fields(kind)) if hasattr(options, name)}
-    chosen = {f.name: given[f.name] for f in fields(Config) if f.name in given}
-    recipe = Recipe(**{f.name: given[f.name] for f in fields(Recipe) if f.name in given})
-    corpus = read_corpus(options)
-    vocabulary = make_vocabulary(corpus, given.get("vocab", PRESETS[options.preset].vocab), options.out)
-    config = replace(PRESETS[options.preset], **{**chosen, "vocab": len(vocabulary)})
-    check_same_run(options.out, config, recipe)
-    torch.manual_seed(recipe.seed)
-    model = Transformer(config).to(options.device)
-    begin(options.out, corpus, config, recipe)
-    encode = partial(encode_pairs, vocabulary)
-    batches = partial(epoch_batches, encode(corpus.train), recipe)
-    held_out = list(token_batches(encode(corpus.validation), recipe.source_tokens, recipe.target_tokens))
-    train(model, recipe, batches, options.out, lambda m: {"validation_loss": round(cross_entropy(m, held_out), 4)})
-    used = average(model, options.out, recipe.keep)
-    save(options.out, model, vocabulary, describe(corpus, config, used))
-    print(f"{options.out} holds the model: the mean of {used} checkpoints", file=sys.stderr)
-
-
-def read_text(path):
-    """A file's text, or standard input's; a byte that is not UTF-8 becomes the replacement character."""
-    try:
-        content = sys.stdin.buffer.read() if path is None else path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from None
-    return content.decode("utf-8", errors="replace").replace("\r\n", "\n")
-
-
-def run_translate(options):
-    """`translate`: as many lines out as in, in the same order."""
-    translator = load(options.model, options.device)
-    lines = read_text(options.input).split("\n")
-    if not lines[-1]:  # what follows the last line end is no line
-        lines.pop()
-    outputs = translator.translate(lines, options.beam, options.alpha)
-    result = "".join(line + "\n" for line in outputs)
-    if options.output is None:
-        sys.stdout.write(result)
-    else:
-        with replacing(options.output) as fresh:
-            fresh.write_text(result, encoding="utf-8")
+def write_scores(folder, scores, outputs=None):
+    """Write scores.json, and outputs.txt where there are outputs, to a folder."""
+    texts = {"scores.json": json.dumps(scores, indent=1, ensure_ascii=False) + "\n"}
+    if outputs is not None:
+        texts["outputs.txt"] = "".join(line + "\n" for line in outputs)
+    for name, text in texts.items():
+        with replacing(folder / name) as fresh:
+            fresh.write_text(text, encoding="utf-8", newline="\n")
 
 
 def run_evaluate(options):
     """`evaluate`: translate a held-out set and score it."""
-    corpus, translator = read_corpus(options), load(options.model, options.device)
-    pairs = getattr(corpus, options.split if options.corpus else "test")
-    outputs = translator.translate([source for source, _ in pairs], options.beam, options.alpha)
-    score, signature = bleu(outputs, [target for _, target in pairs], options.lowercase, options.tokenize)
-    print(f"BLEU {score:.2f}  {signature}  {corpus.name}, {len(pairs)} sentences, beam {options.beam}")
+    if bool(options.corpus) == bool(options.source and options.target):
+        raise ValueError("give either --corpus NAME, or --source FILE and --target FILE")
+    if options.corpus:
+        name, pairs = options.corpus, getattr(load_corpus(options.corpus), options.split)
+    else:
+        name = f"{options.source.name} and {options.target.name}"
+        pairs = list(FilePairs(options.source, options.target))
+    if not pairs:
+        raise ValueError(f"{name} hold no sentence pair")
+    translator = load(options.model, options.device)
+    search = options.beam, options.alpha
+    scores, outputs = score(translator, pairs, *search, options.lowercase, options.tokenize)
+    print(f"BLEU {scores['bleu']:.2f}  {scores['signature']}")
+    print(f"chrF {scores['chrf']:.2f}  {scores['chrf_signature']}")
+    print(f"{name}, {len(pairs)} sentences, beam {options.beam}, alpha {options.alpha}")
     if options.out:
-        about = {"bleu": round(score, 2), "signature": signature, "corpus": corpus.name, "sentences": len(pairs),
-                 "split": options.split, "beam": options.beam, "alpha": options.alpha}
-        options.out.mkdir(parents=True, exist_ok=True)
-        for name, text in (("scores.json", json.dumps(about, indent=1)), ("outputs.txt", "\n".join(outputs))):
-            with replacing(options.out / name) as fresh:
-                fresh.write_text(text + "\n", encoding="utf-8")
+        split = {"split": options.split} if options.corpus else {}
+        write_scores(options.out, {**scores, "corpus": name, **split}, outputs)
+
+
+def describe(corpus, config, run, used, scores=None):
+    """The README of a model folder.
+
+    Args:
+        corpus: the `Corpus` that it was trained on.
+        config: the model's sizes.
+        run: what run.json holds.
+        used: how many checkpoints the model is the mean of.
+        scores: of `score`, if it was scored.
+    """
+    sizes = ", ".join(f"{name}={getattr(config, name)}" for name in ("N", "d_model", "d_ff", "h", "vocab"))
+    text = f"# A Transformer trained on {corpus.name}\n\n"
+    text += f"Data: {corpus.name}. Licence of the data: {corpus.licence}\n\n"
+    text += f"{sizes}; checkpoints averaged: {used}.\nMade by `{run['command']}`, {run['date']}.\n\n"
+    if scores:
+        text += f"BLEU {scores['bleu']:.2f} on {scores['sentences']} held-out pairs of validation, "
+        text += f"beam {scores['beam']}, alpha {scores['alpha']}: {scores['signature']}\n\n"
+    text += "To use it, with THIS as the path of this folder:\n\n```\n"
+    text += "python -m annotated translate --model THIS --input FILE\n"
+    text += "python -c 'import annotated; print(annotated.load(\"THIS\").translate([\"TEXT\"]))'\n```\n"
+    return text
+
+
+PRESETS = {
+    "tiny": TINY,
+    "small": replace(BASE, N=3, d_model=256, d_ff=1024, h=4, vocab=8000),
+    "base": BASE,
+    "big": BIG,
+}
+
+
+def settings(options):
+    """The sizes and the recipe that the options ask for."""
+    given = vars(options)
+    sizes = {field.name: given[field.name] for field in fields(Config) if field.name in given}
+    recipe = {field.name: given[field.name] for field in fields(Recipe) if field.name in given}
+    return replace(PRESETS[options.preset], **sizes), Recipe(**recipe)
+
+
+def run_train(options):
+    """`train`: corpus to subwords to batches to a model folder."""
+    config, recipe = settings(options)
+    folder, corpus = options.out, read_corpus(options)
+    data = {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance, "longest": options.longest}
+    check_same_run(folder, config=asdict(config), recipe=asdict(recipe), data=data)
+    vocabulary = make_vocabulary(corpus, config.vocab, folder)
+    pairs, held_out = token_pairs(corpus, vocabulary, recipe, folder, options.longest)
+    torch.manual_seed(recipe.seed)
+    model = Transformer(replace(config, vocab=len(vocabulary))).to(options.device)
+    begin(folder, model.config, recipe, data)
+    budget = recipe.source_tokens, recipe.target_tokens
+    validation = list(token_batches(held_out, *budget))
+
+    def evaluate(model):
+        return {"validation_loss": round(cross_entropy(model, validation), 4)}
+
+    train(model, recipe, Batches(pairs, *budget, recipe.seed), folder, evaluate)
+    finish(model, vocabulary, corpus, folder, recipe.keep, options.score)
+
+
+def finish(model, vocabulary, corpus, folder, keep, most):
+    """Average the last checkpoints, save the model, score it on held-out pairs, describe it."""
+    used = average(model, folder, keep)
+    run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    save(folder, model, vocabulary, describe(corpus, model.config, run, used))
+    print(f"{folder} holds the model: the mean of {used} checkpoints", file=sys.stderr)
+    if most:
+        scores, _ = score(Translator(model, vocabulary), corpus.validation[:most])
+        write_scores(folder, {**scores, "corpus": corpus.name, "split": "validation"})
+        with replacing(folder / "README.md") as fresh:
+            fresh.write_text(describe(corpus, model.config, run, used, scores), encoding="utf-8")
+        print(f"BLEU {scores['bleu']:.2f} on {scores['sentences']} held-out pairs", file=sys.stderr)
+
+
+def state_of(name, folder):
+    """A line about a corpus: its size, how much of it is in a folder, its licence."""
+    files, missing = CORPORA[name].files, missing_files(name, folder)
+    there = "there" if not missing else "not there" if len(missing) == len(files) else "in part"
+    size = f"{sum(file.size for file in files) / 1e6:.1f} MB"
+    return f"{name:<20}{size:>8}  {there:<9}  {CORPORA[name].licence}"
+
+
+def run_fetch(options):
+    """`fetch`: download a corpus, or all; without a name, list them."""
+    folder = options.folder or Path(os.environ.get("ANNOTATED_DATA") or cache_folder())
+    if options.name is None:
+        print(f"in {folder}:", *(state_of(name, folder) for name in CORPORA), sep="\n")
+        print("grammar needs no fetching: it is made by the program.")
+    for name in CORPORA if options.name == "all" else [options.name] if options.name else []:
+        fetch(name, folder)
+        print(f"{name} is in {folder}")
+
+
+def add_fetch(parser):
+    """Options of `fetch`."""
+    parser.add_argument("name", nargs="?", help=f"{', '.join(CORPORA)}, or all; default: list them")
+    parser.add_argument("--folder", type=Path, help="where to; default: $ANNOTATED_DATA, or else the system's cache")
+
+
+MEANING = dict(line.split(None, 1) for line in """
+N layers of the encoder, and of the decoder
+d_model width of the model
+d_ff width inside the feed-forward layers
+h heads of each attention
+d_k width of a head's queries and keys; default d_model / h
+d_v width of a head's values; default d_model / h
+P_drop dropout
+eps_ls label smoothing
+vocab pieces of the vocabulary
+norm where the layer norm stands: post, as in the paper, or pre
+final_norm a layer norm after the last layer, which pre needs
+eps_norm added under the root of the layer norm
+bias biases of the projections in attention
+activation relu, gelu or swish
+positions sinusoidal, halves or learned
+max_positions longest sentence, for learned positions
+P_drop_attention dropout of the attention weights
+P_drop_ffn dropout inside the feed-forward layers
+""".strip().splitlines())
+
+PACE = dict(line.split(None, 1) for line in """
+steps updates in all
+warmup updates in which the rate rises
+rate a factor on the paper's learning rate
+beta1 of Adam
+beta2 of Adam
+eps of Adam
+source_tokens source positions of a batch at most; less takes less memory
+target_tokens target positions of a batch at most
+accumulate batches of an update
+seed of all that is left to chance
+evaluate_every updates from one look at held-out text to the next
+save_every updates from one checkpoint to the next
+keep checkpoints that are kept, and averaged at the end
+""".strip().splitlines())
+
+
+def yes_or_no(text):
+    """The value of an option that is true or false."""
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"give true or false, not {text!r}")
+    return text.lower() == "true"
+
+
+METAVAR = {int: "N", float: "X", str: "NAME", yes_or_no: "true|false"}
+
+
+def add_fields(parser, kind, meaning, title, shown=True):
+    """Give the parser an option for each field of a dataclass that has a meaning, named as the field."""
+    group = parser.add_argument_group(title)
+    for field in fields(kind):
+        if field.name in meaning:
+            known = type(field.default)
+            type_ = yes_or_no if known is bool else known if known in (str, float) else int
+            default = f" (default {field.default})" if shown else ""
+            group.add_argument(f"--{field.name}", type=type_, metavar=METAVAR[type_],
+                               default=argparse.SUPPRESS, help=meaning[field.name] + default)
+
+
+EXAMPLES = {
+    "train": """examples:
+  python -m annotated train --corpus grammar --preset tiny --steps 500 --warmup 100 \\
+      --source_tokens 1000 --target_tokens 1000 --out model
+  python -m annotated train --source train.en --target train.de --preset small --vocab 8000 \\
+      --source_tokens 4000 --target_tokens 4000 --longest 200 --out model
+Stopped by Ctrl-C, the same command goes on. Sentences that are held out are never trained on.""",
+    "translate": """examples:
+  echo "A man rides a bike." | python -m annotated translate --model model
+  python -m annotated translate --model model --input test.en --output test.out
+  python -m annotated translate --model model --interactive --n-best 3
+Lines out are as many as lines in. Stopped with --output, the same command goes on.""",
+    "evaluate": """examples:
+  python -m annotated evaluate --model model --corpus multi30k-en-de
+  python -m annotated evaluate --model model --source test.en --target test.de --beam 1
+  python -m annotated evaluate --model model --source test.zh --target test.en --out scores""",
+    "fetch": """examples:
+  python -m annotated fetch
+  python -m annotated fetch tatoeba-en-de
+  python -m annotated fetch all --folder data""",
+    None: """a whole job:
+  python -m annotated train --source train.en --target train.de --out model
+  python -m annotated evaluate --model model --source test.en --target test.de
+  python -m annotated translate --model model --input new.en --output new.de""",
+}
+
+
+def add_corpus(parser):
+    """Options that say which sentence pairs."""
+    parser.add_argument("--corpus", help=f"a corpus by name: grammar, {', '.join(CORPORA)}")
+    parser.add_argument("--source", type=Path, help="or a file of source sentences, one a line")
+    parser.add_argument("--target", type=Path, help="and one of their translations")
+
+
+def add_machine(parser):
+    """Options that say where to compute."""
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", default=default, help=f"cpu or cuda (default {default})")
+    parser.add_argument("--threads", type=int, help="CPU threads; default: torch's own choice")
+
+
+def add_search(parser):
+    """Options of the search."""
+    parser.add_argument("--model", type=Path, required=True, help="a model folder")
+    parser.add_argument("--beam", type=int, default=4, help="hypotheses a sentence; 1 is greedy search (default 4)")
+    parser.add_argument("--alpha", type=float, default=0.6, help="of the length penalty (default 0.6)")
+    add_machine(parser)
+
+
+def add_train(parser):
+    """Options of `train`."""
+    add_corpus(parser)
+    add_machine(parser)
+    parser.add_argument("--valid-source", type=Path, help="held-out source sentences; default: about one pair "
+                        "in fifty, 2000 at most, chosen by a hash of the text and never trained on")
+    parser.add_argument("--valid-target", type=Path, help="their translations")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the model, its log and its checkpoints")
+    parser.add_argument("--preset", choices=PRESETS, default="small", help="sizes to begin with (default small)")
+    parser.add_argument("--longest", type=int, help="leave out pairs with a side of more tokens, and say how many")
+    parser.add_argument("--score", type=int, default=1000, help="held-out pairs that are translated and scored "
+                        "at the end, at most (default 1000; 0: none)")
+    sizes = "sizes (the paper's symbols; what is not given, the preset decides)"
+    add_fields(parser, Config, MEANING, sizes, shown=False)
+    add_fields(parser, Recipe, PACE, "recipe")
+
+
+def add_translate(parser):
+    """Options of `translate`."""
+    add_search(parser)
+    parser.add_argument("--input", type=Path, help="a file, one sentence a line; default: standard input")
+    parser.add_argument("--output", type=Path, help="a file; default: standard output")
+    parser.add_argument("--n-best", type=int, default=0, metavar="K",
+                        help="K translations of each line, each a line of number, score, text with tabs between")
+    parser.add_argument("--interactive", action="store_true", help="answer each line at once, as on a terminal")
+    parser.add_argument("--window", type=int, default=1000, help="lines translated together (default 1000)")
+
+
+def add_evaluate(parser):
+    """Options of `evaluate`."""
+    add_search(parser)
+    add_corpus(parser)
+    parser.add_argument("--split", choices=("validation", "test"), default="test", help="of a corpus (default test)")
+    parser.add_argument("--lowercase", action="store_true", help="compare without case")
+    parser.add_argument("--tokenize", default="13a", metavar="NAME",
+                        help="BLEU's tokeniser: 13a (default), zh for Chinese, char, intl, none, ...")
+    parser.add_argument("--out", type=Path, help="folder for scores.json and outputs.txt")
+
+
+def make_parser():
+    """The parser of `python -m annotated`."""
+    raw = {"formatter_class": argparse.RawDescriptionHelpFormatter}
+    release = sys.modules["annotated"].__version__  # the package that this module is part of
+    about = "Train, use and score the Transformer of the book."
+    parser = argparse.ArgumentParser(prog="annotated", description=about, epilog=EXAMPLES[None], **raw)
+    parser.add_argument("--version", action="version", version=f"annotated {release}, torch {torch.__version__}")
+    parser.set_defaults(run=lambda options: parser.print_help())
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, function, add, help_ in (
+        ("train", run_train, add_train, "learn a model from sentence pairs"),
+        ("translate", run_translate, add_translate, "translate lines of text"),
+        ("evaluate", run_evaluate, add_evaluate, "score a model with BLEU"),
+        ("fetch", run_fetch, add_fetch, "download a corpus; without a name, list them"),
+    ):
+        command = commands.add_parser(name, help=help_, description=help_, epilog=EXAMPLES[name], **raw)
+        command.set_defaults(run=function)
+        add(command)
+    return parser
+
+
+def prepare_torch(options):
+    """Set the number of threads, and refuse a device that is not there."""
+    if getattr(options, "threads", None) is not None:
+        if options.threads < 1:
+            raise ValueError(f"threads must be 1 or more, got {options.threads}")
+        torch.set_num_threads(options.threads)
+    if getattr(options, "device", "cpu") != "cpu" and not torch.cuda.is_available():
+        raise ValueError(f"device={options.device!r}: no CUDA device here; use --device cpu")
 
 
 def main(arguments=None):
-    """Run the command line; returns the exit status.
+    """Run the command line.
 
-    Errors of the user's making are one line on stderr and status 2; an interrupt is status 130.
+    Args:
+        arguments: list of strings; default: those of the process.
+
+    Returns:
+        the exit status: 0, 2 for what cannot be done as asked, 130 after an interrupt, 141 for a closed pipe.
     """
     options = make_parser().parse_args(arguments)
-    if options.threads:
-        torch.set_num_threads(options.threads)
     try:
+        prepare_torch(options)
         options.run(options)
-    except (ValueError, TypeError, OSError, FloatingPointError) as error:
-        print(f"annotated {options.command}: {error}", file=sys.stderr)
-        return 2
+        return 0
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # or Python complains when it closes the old one
+        return 141
     except KeyboardInterrupt as error:
-        print(f"annotated {options.command}: {error}", file=sys.stderr)
-        return 130
-    return 0
+        status, said = 130, str(error) or "stopped"
+    except ModuleNotFoundError as error:
+        status, said = 2, f"{error}: install it with pip install {error.name}"
+    except (ValueError, TypeError, OSError, FloatingPointError, torch.OutOfMemoryError) as error:
+        status, said = 2, one_line(str(error))
+    print(f"annotated {options.command}: {said}", file=sys.stderr)
+    return status

@@ -1,22 +1,392 @@
-"""The command line as a user meets it: a whole job, and everything that can be wrong with the input."""
+"""The command line as a user meets it: a whole job, streams, interrupts, and everything that can be wrong."""
 
+import io
 import json
+import os
+import random
+import shutil
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
+from dataclasses import fields
 
 import pytest
 
+from annotated import cli
+from annotated.decoding import load
+from annotated.training import Recipe
+from annotated.transformer import Config
+
 WORDS = [("the", "die"), ("a", "eine"), ("cat", "Katze"), ("dog", "Hündin"), ("sees", "sieht"), ("hears", "hört")]
+SIZES = "--preset tiny --vocab 300 --N 1 --d_model 32 --d_ff 32 --h 2 --source_tokens 200 --target_tokens 200 --threads 1".split()
+RECIPE = "--warmup 30 --save_every 40 --evaluate_every 40 --steps 160".split()
 
 
 def annotated(*arguments, stdin=b"", **more):
-    return subprocess.run([sys.executable, "-m", "annotated", *map(str, arguments)], input=stdin, capture_output=True, **more)
+    "The program in a process of its own."
+    command = [sys.executable, "-m", "annotated", *map(str, arguments)]
+    return subprocess.run(command, input=stdin, capture_output=True, **more)
 
 
-def failed(done):
-    "A user's mistake: status 2, one line on stderr, no traceback."
-    lines = [line for line in done.stderr.decode().replace("\r", "\n").split("\n") if line.startswith("annotated ")]
-    return done.returncode == 2 and len(lines) == 1 and b"Traceback" not in done.stderr
+@pytest.fixture
+def called(monkeypatch, capsys):
+    "The program in this process, which is quicker: status, what it wrote, and what it said."
+
+    def call(*arguments, stdin=b""):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        status = cli.main(list(map(str, arguments)))
+        written = capsys.readouterr()
+        return status, written.out, written.err
+
+    return call
+
+
+# ---- lines
+
+
+@pytest.mark.parametrize(
+    "content, lines",
+    [
+        (b"", []),
+        (b"\n", [""]),
+        (b"a", ["a"]),
+        (b"a\n", ["a"]),
+        (b"a\n\nb", ["a", "", "b"]),
+        (b"a\r\nb\r\n", ["a", "b"]),
+        (b"a\rb\n", ["a\rb"]),
+        (b"\xef\xbb\xbfa\nb", ["a", "b"]),
+        (b"a\n\xef\xbb\xbfb", ["a", "\ufeffb"]),  # only the first line's is a byte order mark
+        ("a\u2028b\u2029c\x0bd\x0ce\x1cf\x85g\n".encode(), ["a\u2028b\u2029c\x0bd\x0ce\x1cf\x85g"]),
+        (b"f\xfcr\nx", ["f\ufffdr", "x"]),
+    ],
+)
+def test_a_line_ends_at_a_line_feed_only(content, lines):
+    assert list(cli.text_lines(io.BytesIO(content))) == lines
+
+
+def test_whatever_the_bytes_are_as_many_lines_come_out(tmp_path, called, fake):
+    chance = random.Random(0)
+    pieces = [b"\n", b"\r", b"\r\n", b"\xff", "\u2028".encode(), b"\x0b", b"\x00", b" ", b"\xef\xbb\xbf", b"word", "字".encode()]
+    for _ in range(30):
+        content = b"".join(chance.choices(pieces, k=chance.randrange(60)))
+        status, out, _ = called("translate", "--model", fake, "--window", chance.randrange(1, 5), stdin=content)
+        wanted = content.count(b"\n") + (content != b"" and not content.endswith(b"\n"))
+        assert status == 0 and out.count("\n") == wanted and len(out.splitlines()) == wanted, content
+
+
+def test_windows_hold_all_lines_in_order_and_no_more_than_they_may():
+    lines = [str(i) * (i % 7) for i in range(100)]
+    for size in (1, 3, 100, 1000):
+        found = list(cli.windows(iter(lines), size))
+        assert [line for window in found for line in window] == lines and max(map(len, found)) == min(size, 100)
+    assert [len(w) for w in cli.windows(["x" * 10] * 5, 100, characters=20)] == [2, 2, 1]
+    with pytest.raises(ValueError, match="window must be 1 line or more, got 0"):
+        list(cli.windows(lines, 0))
+
+
+def test_a_stream_is_not_read_ahead_of_what_is_translated():
+    read = []
+    lines = (read.append(i) or str(i) for i in range(1000))
+    next(cli.windows(lines, 10))
+    assert len(read) == 10
+
+
+# ---- a stand-in for the model, so that only the stream is tested
+
+FAKE = """
+import sys, time
+from annotated import cli
+
+class Fake:
+    def translate(self, lines, beam=4, alpha=0.6):
+        time.sleep({sleep})
+        with open({log!r}, "a") as log:
+            log.write(f"{{len(lines)}}\\n")
+        return [line.upper() + "\\u2028|" for line in lines]  # a line end that an output must not keep
+
+cli.load = lambda folder, device: Fake()
+status = cli.main(sys.argv[1:])
+peak = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")]
+print("peak", *peak, file=sys.stderr)
+sys.exit(status)
+"""
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    "A model folder that stands for a model which turns letters into capitals."
+
+    class Fake:
+        def translate(self, lines, beam=4, alpha=0.6):
+            return [line.upper() + "\u2028|" for line in lines]
+
+    monkeypatch.setattr(cli, "load", lambda folder, device: Fake())
+    (tmp_path / "fake").mkdir()
+    (tmp_path / "fake" / "config.json").write_text("{}")
+    return tmp_path / "fake"
+
+
+def script(tmp_path, sleep=0):
+    "The same in a process of its own; the size of each window that it translates goes to a log."
+    (tmp_path / "model").mkdir(exist_ok=True)
+    (tmp_path / "model" / "config.json").write_text("{}")
+    code = FAKE.format(sleep=sleep, log=str(tmp_path / "log"))
+    return [sys.executable, "-c", code, "translate", "--model", str(tmp_path / "model")]
+
+
+def translated_lines(tmp_path):
+    log = tmp_path / "log"
+    return sum(map(int, log.read_text().split())) if log.exists() else 0
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="the peak of memory is read from /proc")
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    peaks = []
+    for lines in (2_000, 200_000):
+        (tmp_path / "in").write_text("".join(f"a sentence of some words, number {i}, so that it has a length\n" for i in range(lines)))
+        done = subprocess.run([*script(tmp_path), "--input", tmp_path / "in", "--output", tmp_path / "out"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        with open(tmp_path / "out") as file:
+            assert sum(1 for _ in file) == lines
+        peaks.append(int(done.stderr.split("peak")[1]))
+    assert peaks[1] - peaks[0] < 6_000, f"{peaks} kB: read whole, the larger file takes some 30,000 kB more"
+
+
+def test_a_killed_translation_goes_on_where_it_was(tmp_path):
+    text = "".join(f"line {i}\n" for i in range(200))
+    (tmp_path / "in").write_text(text)
+    rest = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--window", "10"]
+    process = subprocess.Popen([*script(tmp_path, sleep=0.05), *rest], stderr=subprocess.DEVNULL)
+    part, note = tmp_path / "out.part", tmp_path / "out.part.json"
+    while not (note.exists() and json.loads(note.read_text())["lines"] >= 30):
+        assert process.poll() is None, "it ended before it was killed"
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    assert not (tmp_path / "out").exists() and 30 <= part.read_text().count("\n") < 200
+    with part.open("a") as file:
+        file.write("torn")  # as when a write was cut off
+    done = json.loads(note.read_text())["lines"]
+    (tmp_path / "log").unlink()
+    again = subprocess.run([*script(tmp_path), *rest], capture_output=True, text=True)
+    assert again.returncode == 0 and f"going on after {done} lines" in again.stderr
+    assert (tmp_path / "out").read_text() == text.upper().replace("\n", " |\n")
+    assert translated_lines(tmp_path) == 200 - done
+    assert not part.exists() and not note.exists()
+
+
+@pytest.mark.parametrize("change", ["beam", "input", "model", "part", "note", "nothing"])
+def test_only_the_same_job_is_gone_on_with(tmp_path, called, fake, change):
+    (tmp_path / "in").write_text("a\nb\nc\n")
+    arguments = ["translate", "--model", fake, "--input", tmp_path / "in", "--output", tmp_path / "out", "--window", 1]
+
+    class Stops:
+        lines = 0
+
+        def translate(self, lines, beam=4, alpha=0.6):
+            Stops.lines += 1
+            if Stops.lines == 3:
+                raise KeyboardInterrupt
+            return lines
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli, "load", lambda folder, device: Stops())
+        assert called(*arguments)[0] == 130
+    part, note = tmp_path / "out.part", tmp_path / "out.part.json"
+    assert part.read_text() == "a\nb\n"
+    if change == "beam":
+        arguments += ["--beam", "2"]
+    elif change == "input":
+        (tmp_path / "in").write_text("a\nb\nd\n")
+    elif change == "model":
+        (fake / "config.json").write_text("{ }")
+    elif change == "part":
+        part.write_text("a\n")
+    elif change == "note":
+        note.write_text("{")
+    status, _, said = called(*arguments)
+    goes_on = change == "nothing"
+    assert status == 0 and ("going on after 2 lines" in said) == goes_on
+    first = "a\nb\n" if goes_on else "A |\nB |\n"
+    assert (tmp_path / "out").read_text() == first + ("D |\n" if change == "input" else "C |\n")
+
+
+def test_from_a_pipe_a_stopped_translation_begins_anew(tmp_path, called, fake):
+    job = {"model": "m", "input": None, "beam": 4, "alpha": 0.6, "n_best": 0}
+    (tmp_path / "out.part").write_text("X\n")
+    (tmp_path / "out.part.json").write_text(json.dumps({"job": job, "lines": 1, "bytes": 2}))
+    status, _, said = called("translate", "--model", fake, "--output", tmp_path / "out", stdin=b"a\n")
+    assert status == 0 and "going on" not in said and (tmp_path / "out").read_text() == "A |\n"
+
+
+def test_output_appears_only_when_it_is_complete(tmp_path, called, fake):
+    (tmp_path / "out").write_text("what was there before\n")
+    with pytest.raises(RuntimeError), cli.written(tmp_path / "out", {"input": None}) as (_, add):
+        add(1, "half\n")
+        raise RuntimeError
+    assert (tmp_path / "out").read_text() == "what was there before\n"
+    status, _, said = called("translate", "--model", fake, "--output", tmp_path, stdin=b"a\n")
+    assert status == 2 and "is a folder" in said
+
+
+def test_each_window_is_sent_off_before_the_next_is_read(tmp_path):
+    process = subprocess.Popen([*script(tmp_path), "--window", "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    for word in (b"one", b"two"):  # waits for each answer before it gives the next line
+        process.stdin.write(word + b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == word.upper() + b" |\n"
+    process.stdin.close()
+    assert process.wait() == 0
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(tmp_path):
+    process = subprocess.Popen([*script(tmp_path), "--window", "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdin.write(b"one\n")
+    process.stdin.flush()
+    assert process.stdout.readline()
+    process.stdout.close()
+    with suppress(BrokenPipeError):
+        process.stdin.write(b"two\n" * 1000)
+        process.stdin.close()
+    said = process.stderr.read()
+    assert process.wait() == 141 and b"Traceback" not in said and b"Exception" not in said
+
+
+# ---- on a terminal
+
+
+def until(terminal, wanted, seconds=60):
+    "What comes from a terminal, up to some bytes."
+    found, end = b"", time.monotonic() + seconds
+    while wanted not in found:
+        assert time.monotonic() < end, found
+        with suppress(BlockingIOError):
+            found += os.read(terminal, 1000)
+        time.sleep(0.01)
+    return found
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="no pseudo-terminals on this system")
+@pytest.mark.parametrize("end, status", [(b"quit\n", 0), (b"\x04", 0), (signal.SIGINT, 130)])
+def test_on_a_terminal_each_line_is_answered(tmp_path, end, status):
+    ours, theirs = os.openpty()
+    os.set_blocking(ours, False)
+    command = [*script(tmp_path), "--beam", "1"]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    until(ours, b"> ")
+    os.write(ours, "für\n".encode())
+    assert "FÜR |".encode() in until(ours, b"|\r\n")
+    until(ours, b"> ")
+    process.send_signal(end) if isinstance(end, int) else os.write(ours, end)
+    said = until(ours, b"peak")
+    assert process.wait(60) == status and b"Traceback" not in said
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_interactive_answers_through_a_pipe(tmp_path, called, fake):
+    status, out, said = called("translate", "--model", fake, "--interactive", stdin=b"a\n\nb\nquit\nc\n")
+    assert status == 0 and out == "A |\n|\nB |\n" and said.count("> ") == 4
+
+
+# ---- text to learn from
+
+
+def test_pairs_are_read_from_files_again_and_again(tmp_path):
+    (tmp_path / "s").write_bytes(b"\xef\xbb\xbfone\r\n\ntwo\xe2\x80\xa8two\nthree")
+    (tmp_path / "t").write_bytes(b"eins\n-\nzwei \ndrei\n")
+    pairs = cli.FilePairs(tmp_path / "s", tmp_path / "t")
+    wanted = [("one", "eins"), ("two\u2028two", "zwei"), ("three", "drei")]
+    assert list(pairs) == list(pairs) == wanted
+    assert list(cli.FilePairs(tmp_path / "s", tmp_path / "t", frozenset(["eins", "three"]))) == wanted[1:2]
+
+
+@pytest.mark.parametrize("lines", [(2, 5), (5, 2), (0, 1), (3, 4)])
+def test_files_of_unequal_length_are_refused(tmp_path, lines):
+    for name, number in zip("st", lines):
+        (tmp_path / name).write_text("x\n" * number)
+    with pytest.raises(ValueError, match=f"s has {lines[0]} lines and .*t has {lines[1]}:"):
+        list(cli.FilePairs(tmp_path / "s", tmp_path / "t"))
+
+
+def test_held_out_pairs_depend_on_their_text_only_and_are_about_a_fiftieth():
+    pairs = [(f"source {i % 700}", f"target {i % 900}") for i in range(5000)]
+    held = cli.hold_out(pairs)
+    assert 60 <= len(held) <= 140 and len(set(held)) == len(held) and set(held) <= set(pairs)
+    shuffled = list(pairs)
+    random.Random(0).shuffle(shuffled)
+    assert set(cli.hold_out(shuffled)) == set(held)
+    assert 1 <= len(cli.hold_out(pairs, most=10)) <= 30
+    assert len(cli.hold_out(pairs[:2])) >= 1
+    with pytest.raises(ValueError, match="no sentence pair"):
+        cli.hold_out([])
+
+
+def options_for(tmp_path, **more):
+    names = ("corpus", "source", "target", "valid_source", "valid_target")
+    files = {"source": tmp_path / "s", "target": tmp_path / "t"}
+    return cli.argparse.Namespace(**{**dict.fromkeys(names), **files, **more})
+
+
+def test_no_held_out_sentence_is_trained_on(tmp_path, capsys):
+    chance = random.Random(1)
+    pairs = [(f"s {chance.randrange(400)}", f"t {chance.randrange(400)}") for _ in range(2000)]
+    for name, side in zip("st", zip(*pairs)):
+        (tmp_path / name).write_text("\n".join(side) + "\n")
+    corpus = cli.read_corpus(options_for(tmp_path))
+    train, held = list(corpus.train), corpus.validation
+    strings = {text for pair in held for text in pair}
+    assert held and train and strings.isdisjoint(text for pair in train for text in pair)
+    left = len(pairs) - len(train) - len(held)
+    assert left > 0 and f"{len(train)} pairs to train on, {len(held)} held out, {left} left out" in capsys.readouterr().err
+
+
+def test_given_held_out_sentences_are_not_trained_on_either(tmp_path, capsys):
+    (tmp_path / "s").write_text("a\nb\nc\n")
+    (tmp_path / "t").write_text("A\nB\nC\n")
+    (tmp_path / "vs").write_text("b\n")
+    (tmp_path / "vt").write_text("beta\n")
+    corpus = cli.read_corpus(options_for(tmp_path, valid_source=tmp_path / "vs", valid_target=tmp_path / "vt"))
+    assert list(corpus.train) == [("a", "A"), ("c", "C")] and corpus.validation == [("b", "beta")]
+    assert "2 pairs to train on, 1 held out, 1 left out" in capsys.readouterr().err
+
+
+def test_two_pairs_are_the_least_that_can_be_trained_on(tmp_path):
+    for text, enough in (("a\n", False), ("a\na\n", False), ("a\nb\n", True)):
+        (tmp_path / "s").write_text(text)
+        (tmp_path / "t").write_text(text.upper())
+        if enough:
+            corpus = cli.read_corpus(options_for(tmp_path))
+            assert len(list(corpus.train)) == len(corpus.validation) == 1
+        else:
+            with pytest.raises(ValueError, match="leave nothing to train on"):
+                cli.read_corpus(options_for(tmp_path))
+
+
+def test_long_pairs_are_refused_or_left_out():
+    class Letters:
+        def encode(self, text):
+            return [*text.encode(), 2]
+
+    recipe = Recipe(source_tokens=6, target_tokens=8)
+    pairs = [("ab", "cd"), ("abcdef", "x"), ("y", "stuvwxy"), ("z", "stuvwxyz")]
+    for pair, fits in zip(pairs, (True, False, True, False)):
+        if fits:
+            assert len(list(cli.encoded([pair], Letters(), recipe))) == 1
+        else:
+            with pytest.raises(ValueError, match=f"begins '{pair[0]}' has .* source_tokens=6 .*--longest"):
+                list(cli.encoded([pair], Letters(), recipe))
+    assert len(list(cli.encoded(pairs, Letters(), recipe, longest=3))) == 1
+
+
+def test_subwords_are_learnt_from_no_more_than_enough():
+    assert list(cli.sampled(range(100), most=7)) == list(range(0, 100, 15))
+    assert list(cli.sampled(range(7), most=7)) == list(range(7))
+
+
+# ---- a whole job
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +402,6 @@ def text(tmp_path_factory):
     return folder
 
 
-SIZES = "--preset tiny --vocab 300 --N 1 --d_model 32 --d_ff 32 --h 2 --source_tokens 200 --target_tokens 200 --threads 1".split()
-RECIPE = "--warmup 30 --save_every 40 --evaluate_every 40 --steps 160".split()
-
-
 @pytest.fixture(scope="module")
 def model(text):
     done = annotated("train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, *RECIPE, "--out", text / "model")
@@ -44,74 +410,216 @@ def model(text):
 
 
 def test_a_trained_folder_is_complete(model):
-    for name in ("model.safetensors", "config.json", "subwords.model", "README.md", "run.json", "log.jsonl"):
+    for name in ("model.safetensors", "config.json", "subwords.model", "README.md", "run.json", "log.jsonl", "scores.json"):
         assert (model / name).stat().st_size
     run = json.loads((model / "run.json").read_text())
     assert run["command"].startswith("python -m annotated train --source")
     assert run["config"]["d_model"] == 32 and run["recipe"]["warmup"] == 30
+    assert run["data"]["sha256"] == {name: cli.sha256_of(model.parent / f"train.{end}") for name, end in (("source", "en"), ("target", "de"))}
+    assert (model / "tokens" / "about.json").exists()
 
 
-def test_the_same_command_goes_on_and_another_size_is_refused(model, text):
-    arguments = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, "--out", model]
-    assert annotated(*arguments, *RECIPE[:-1], "161").returncode == 0
-    assert json.loads((model / "log.jsonl").read_text().splitlines()[-1])["step"] == 161
-    assert [run["steps"] for run in json.loads((model / "run.json").read_text())["continued"]] == [161]
-    refused = annotated(*arguments, *RECIPE, "--d_ff", "64")
-    assert failed(refused) and b"d_ff=32, now d_ff=64" in refused.stderr
+def test_its_page_says_data_licence_command_score_and_use(model):
+    page, scores = (model / "README.md").read_text(), json.loads((model / "scores.json").read_text())
+    run = json.loads((model / "run.json").read_text())
+    for part in ("train.en and train.de", "the user's own", run["command"], f"BLEU {scores['bleu']:.2f}", scores["signature"], "annotated.load", "translate --model"):
+        assert part in page
+    assert scores["split"] == "validation" and scores["sentences"] >= 1 and "chrF" in scores["chrf_signature"] or scores["chrf"] >= 0
 
 
-def test_translate_keeps_the_number_of_lines(model, tmp_path):
-    lines = ["the cat sees a dog", "", "  ", "word " * 300, "日本語", "🙂", "a cat hears the dog"]
-    done = annotated("translate", "--model", model, "--threads", "1", stdin="\n".join(lines).encode())
-    assert done.returncode == 0 and done.stdout.decode().count("\n") == len(lines)
-    (tmp_path / "in").write_bytes("\n".join([*lines, ""]).encode())
-    written = annotated("translate", "--model", model, "--threads", "1", "--input", tmp_path / "in", "--output", tmp_path / "out")
-    assert written.returncode == 0 and (tmp_path / "out").read_bytes() == done.stdout
+def test_a_model_folder_works_elsewhere_and_alone(model, tmp_path):
+    wanted = ("model.safetensors", "config.json", "subwords.model")
+    (tmp_path / "there").mkdir()
+    for name in wanted:
+        shutil.copy(model / name, tmp_path / "there" / name)
+    environment = {k: v for k, v in os.environ.items() if k != "ANNOTATED_DATA"} | {"HOME": str(tmp_path / "no-home")}
+    code = "import annotated; print(annotated.load('there').translate(['the cat sees a dog', '']))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert eval(done.stdout) == load(model).translate(["the cat sees a dog", ""])
 
 
-def test_nothing_in_gives_nothing_out(model):
-    done = annotated("translate", "--model", model, "--threads", "1", stdin=b"")
-    assert done.returncode == 0 and done.stdout == b""
+def test_the_same_command_goes_on_and_another_run_is_refused(model, text, tmp_path, called):
+    folder = shutil.copytree(model, tmp_path / "model")
+    arguments = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, "--out", folder, "--score", 0]
+    assert called(*arguments, *RECIPE[:-1], "161")[0] == 0
+    assert json.loads((folder / "log.jsonl").read_text().splitlines()[-1])["step"] == 161
+    assert [run["steps"] for run in json.loads((folder / "run.json").read_text())["continued"]] == [161]
+    (tmp_path / "other.en").write_text((text / "train.en").read_text().replace("cat", "cow"))
+    before = (folder / "run.json").read_bytes()
+    for more, hint in (
+        (["--d_ff", "64"], "d_ff=32, now d_ff=64"),
+        (["--seed", "1"], "seed=0, now seed=1"),
+        (["--vocab", "310"], "vocab=300, now vocab=310"),
+        (["--longest", "50"], "longest=None, now longest=50"),
+        (["--source", tmp_path / "other.en"], "other text"),
+    ):
+        status, _, said = called(*arguments, *RECIPE, *more)
+        assert status == 2 and hint in said, said
+    assert (folder / "run.json").read_bytes() == before
 
 
-def test_bytes_that_are_no_text_still_give_a_line(model):
-    done = annotated("translate", "--model", model, "--threads", "1", stdin=b"the \xff\xfe cat\n")
-    assert done.returncode == 0 and done.stdout.count(b"\n") == 1
+def test_an_interrupted_training_goes_on_to_the_same_weights(text, model, tmp_path):
+    arguments = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, *RECIPE, "--out", tmp_path / "out"]
+    command = [sys.executable, "-m", "annotated", *map(str, arguments)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    log = tmp_path / "out" / "log.jsonl"
+    while not (log.exists() and log.read_text().count("\n") > 20):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.005)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate()[1].decode()
+    assert process.returncode == 130 and "the same command goes on" in said and "Traceback" not in said
+    assert not (tmp_path / "out" / "config.json").exists()
+    assert annotated(*arguments).returncode == 0
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
 
 
-def test_evaluate_prints_the_score_with_its_signature(model, text, tmp_path):
-    done = annotated("evaluate", "--model", model, "--source", text / "train.en", "--target", text / "train.de",
-                     "--threads", "1", "--out", tmp_path)
-    assert done.returncode == 0 and b"BLEU" in done.stdout and b"nrefs:1|case:mixed" in done.stdout
+def test_what_lies_in_a_folder_without_a_run_is_made_anew(text, model, tmp_path, called):
+    for name in ("subwords.model", "tokens"):  # as if the run had been killed before it began
+        source, target = model / name, tmp_path / "out" / name
+        shutil.copytree(source, target) if source.is_dir() else (target.parent.mkdir(), shutil.copy(source, target))
+    (tmp_path / "few.en").write_text("".join(f"word{i % 5} thing{i % 7}\n" for i in range(35)))
+    few = ["--source", tmp_path / "few.en", "--target", tmp_path / "few.en"]
+    status, _, said = called("train", *few, *SIZES[:3], "290", *SIZES[4:], "--steps", 1, "--score", 0, "--out", tmp_path / "out")
+    assert status == 0, said
+    assert len(load(tmp_path / "out").vocabulary) == 290
+    assert json.loads((tmp_path / "out" / "tokens" / "about.json").read_text())["pairs"] < 35
+
+
+def test_longest_leaves_pairs_out_and_says_how_many(text, tmp_path, called):
+    (tmp_path / "s").write_text((text / "train.en").read_text() + "the cat sees the dog " * 9 + "\n")
+    (tmp_path / "t").write_text((text / "train.de").read_text() + "die Katze\n")
+    arguments = ["train", "--source", tmp_path / "s", "--target", tmp_path / "t", *SIZES, "--steps", 1, "--score", 0]
+    status, _, said = called(*arguments, "--longest", 40, "--out", tmp_path / "a")
+    assert status == 0 and "left out 1 pairs of more than 40 tokens" in said
+    status, _, said = called(*arguments, "--source_tokens", 40, "--out", tmp_path / "b")
+    assert status == 2 and "begins 'the cat sees" in said and "--longest" in said and not (tmp_path / "b" / "run.json").exists()
+
+
+def test_translate_keeps_the_number_of_lines(model, tmp_path, called):
+    lines = ["the cat sees a dog", "", "  ", "word " * 300, "日本語", "🙂", "a cat\u2028hears the dog", "a cat hears the dog"]
+    status, out, _ = called("translate", "--model", model, stdin="\n".join(lines).encode())
+    assert status == 0 and out.count("\n") == len(lines) == len(out.splitlines())
+    assert out.split("\n")[6] == out.split("\n")[7]
+    (tmp_path / "in").write_bytes("\r\n".join([*lines, ""]).encode())
+    status, nothing, _ = called("translate", "--model", model, "--input", tmp_path / "in", "--output", tmp_path / "out", "--window", 3)
+    assert status == 0 and nothing == "" and (tmp_path / "out").read_bytes().decode() == out
+
+
+def test_nothing_in_gives_nothing_out(model, called, tmp_path):
+    assert called("translate", "--model", model)[:2] == (0, "")
+    assert called("translate", "--model", model, "--output", tmp_path / "out")[0] == 0 and (tmp_path / "out").read_bytes() == b""
+
+
+def test_n_best_begins_with_the_translation_and_falls(model, called):
+    lines = "the cat sees a dog\n\na dog hears the cat\n" + "the cat sees a dog . " * 60 + "\n"
+    _, best, _ = called("translate", "--model", model, stdin=lines.encode())
+    status, out, _ = called("translate", "--model", model, "--n-best", 3, stdin=lines.encode())
+    rows = [line.split("\t") for line in out.splitlines()]
+    assert status == 0 and [row[0] for row in rows] == list("1112333444")
+    for number, text in enumerate(best.splitlines(), 1):
+        mine = [row for row in rows if row[0] == str(number)]
+        scores = [float(row[1]) for row in mine]
+        assert mine[0][2] == text and scores == sorted(scores, reverse=True)
+    status, _, said = called("translate", "--model", model, "--n-best", 5, stdin=b"x\n")
+    assert status == 2 and "n-best=5 needs a beam of 5 or more, got beam=4" in said
+
+
+def test_evaluate_prints_the_score_with_its_signature(model, text, tmp_path, called):
+    arguments = ["evaluate", "--model", model, "--source", text / "train.en", "--target", text / "train.de"]
+    status, out, _ = called(*arguments, "--out", tmp_path)
+    assert status == 0 and "BLEU" in out and "chrF" in out and "nrefs:1|case:mixed" in out
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert scores["sentences"] == 32 == len((tmp_path / "outputs.txt").read_text().splitlines())
     assert scores["bleu"] > 20  # it was trained on these, for a moment
+    status, out, _ = called(*arguments, "--tokenize", "char", "--lowercase", "--beam", 1)
+    assert status == 0 and "case:lc" in out and "tok:char" in out and "beam 1" in out
 
 
-def test_input_that_cannot_be_used_gives_one_line(model, text, tmp_path):
+# ---- what is wrong, and what helps
+
+
+def test_input_that_cannot_be_used_gives_one_line(model, text, tmp_path, called):
     (tmp_path / "short.de").write_text("eins\n")
-    (tmp_path / "latin").write_bytes("für\n".encode("latin-1"))
+    (tmp_path / "latin").write_bytes("gut\nfür\n".encode("latin-1"))
     (tmp_path / "empty").write_text("")
     train = ["train", *SIZES, "--out", tmp_path / "out"]
     en, de = text / "train.en", text / "train.de"
     for arguments, hint in [
         (["translate", "--model", tmp_path], "not a model folder"),
         (["translate", "--model", model, "--input", tmp_path / "nothing"], "cannot read"),
+        (["translate", "--model", model, "--input", tmp_path], "cannot read"),
+        (["translate", "--model", model, "--window", 0], "window must be 1 line or more"),
+        (["translate", "--model", model, "--threads", 0], "threads must be 1 or more"),
+        (["translate", "--model", model, "--device", "cuda:99"], "device='cuda:99'"),
         ([*train, "--source", en, "--target", tmp_path / "nothing"], "cannot read"),
         ([*train, "--source", en, "--target", tmp_path / "short.de"], "has 32 lines and"),
-        ([*train, "--source", tmp_path / "latin", "--target", de], "is not UTF-8"),
+        ([*train, "--source", tmp_path / "latin", "--target", de], "latin, line 2 is not UTF-8"),
         ([*train, "--source", tmp_path / "empty", "--target", tmp_path / "empty"], "no sentence pair"),
         ([*train, "--source", en], "give either"),
+        ([*train, "--corpus", "grammar", "--source", en], "give either"),
+        ([*train, "--source", en, "--target", de, "--valid-source", en], "give both"),
         ([*train, "--corpus", "wmt99"], "no corpus"),
         ([*train, "--source", en, "--target", de, "--vocab", "10"], "vocab=10"),
         ([*train, "--source", en, "--target", de, "--h", "5"], "got h=5 and d_model=32"),
         ([*train, "--source", en, "--target", de, "--source_tokens", "3"], "source_tokens=3"),
+        ([*train, "--source", en, "--target", de, "--longest", "2"], "longest=2"),
         (["translate", "--model", model, "--beam", "0"], "beam must be 1 or more"),
+        (["evaluate", "--model", model], "give either"),
+        (["evaluate", "--model", model, "--source", en, "--target", de, "--tokenize", "none-such"], "none-such"),
     ]:
-        done = annotated(*arguments, stdin=b"a line\n")
-        assert failed(done) and hint.encode() in done.stderr, (arguments, done.stderr.decode()[-500:])
+        status, _, said = called(*arguments, stdin=b"a line\n")
+        lines = [line for line in said.replace("\r", "\n").split("\n") if line.startswith("annotated ")]
+        assert status == 2 and len(lines) == 1 and hint in lines[0] and "Traceback" not in said, (arguments, said)
 
 
-def test_help_teaches_by_example():
-    for command in ("train", "translate", "evaluate"):
-        assert b"examples:\n  " in annotated(command, "--help").stdout
+def test_a_mistake_in_a_process_of_its_own_is_a_line_and_a_status(tmp_path):
+    done = annotated("translate", "--model", tmp_path)
+    assert done.returncode == 2 and done.stderr.count(b"\n") == 1 and done.stdout == b""
+
+
+def test_without_arguments_it_helps(called):
+    status, out, said = called()
+    assert status == 0 and said == "" and "a whole job:\n  python -m annotated train" in out
+    assert all(name in out for name in ("train", "translate", "evaluate", "fetch"))
+
+
+@pytest.mark.parametrize("command", ["train", "translate", "evaluate", "fetch"])
+def test_help_teaches_by_example(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([command, "--help"])
+    assert stop.value.code == 0 and "examples:\n  python -m annotated " in capsys.readouterr().out.replace('echo "A man rides a bike." | ', "")
+
+
+def test_every_example_is_a_command_that_the_parser_knows():
+    parser, seen = cli.make_parser(), 0
+    for text in cli.EXAMPLES.values():
+        for line in text.replace("\\\n", "").splitlines():
+            _, found, command = line.partition("python -m annotated ")
+            if found:
+                parser.parse_args(command.split())
+                seen += 1
+    assert seen > 10
+
+
+def test_every_field_can_be_given_and_is_explained():
+    internal = {"source_vocab", "pad", "bos", "eos", "unk"}
+    assert {field.name for field in fields(Config)} - internal == set(cli.MEANING)
+    assert {field.name for field in fields(Recipe)} == set(cli.PACE)
+
+
+def test_true_and_false_are_the_only_answers(capsys):
+    options = cli.make_parser().parse_args(["train", "--out", "x", "--bias", "true", "--final_norm", "False"])
+    assert options.bias is True and options.final_norm is False
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--out", "x", "--bias", "yess"])
+    assert "give true or false, not 'yess'" in capsys.readouterr().err
+
+
+def test_the_version_is_the_package_s(capsys):
+    import annotated
+
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0 and capsys.readouterr().out.startswith(f"annotated {annotated.__version__}, torch ")
