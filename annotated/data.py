@@ -1867,7 +1867,7 @@ def unobtainable(file, error, kept):
     """
     cause = error if isinstance(error, HTTPError) else getattr(error, "reason", error)
     return ValueError(
-        f"cannot fetch {file.address}: {' '.join(str(cause).split())}; set ANNOTATED_DATA to a folder "
+        f"cannot fetch {file.address}: {cause}; set ANNOTATED_DATA to a folder "
         f"that holds {file.path}, or try again: {kept} of {file.size} bytes are kept")
 
 
