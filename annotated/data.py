@@ -115,7 +115,6 @@ __all__ = [
     "split_pairs",
     "read_tatoeba",
     "CORPORA",
-    "CHECKSUMS",
     "cache_folder",
     "ask",
     "size_of",
@@ -1733,11 +1732,6 @@ CORPORA = {
     for name, files in corpora.items()
 }
 
-CHECKSUMS = {
-    name: {file.path: file.sha256 for file in published.files}
-    for name, published in CORPORA.items()
-}
-
 
 def cache_folder():
     """Where fetched data is kept: `annotated` in XDG_CACHE_HOME or the platform's cache.
@@ -2023,4 +2017,5 @@ def load_corpus(name):
         raise ValueError(f"name={name!r} is no corpus; there are grammar, {', '.join(CORPORA)}")
     folder, published = os.environ.get("ANNOTATED_DATA") or fetch(name), CORPORA[name]
     files = {file.path: verified(folder, file) for file in published.files}
-    return Corpus(name, *published.read(files), published.licence, CHECKSUMS[name])
+    sums = {file.path: file.sha256 for file in published.files}
+    return Corpus(name, *published.read(files), published.licence, sums)

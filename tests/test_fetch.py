@@ -289,7 +289,6 @@ def corpus(server, tmp_path, monkeypatch):
     files = (server.file("toy/a"), server.file("toy/b"))
     published = Published(files, "Toy: do with it what you like.", lambda files: [[(name, "x")] for name in (*files, "test")])
     monkeypatch.setitem(data.CORPORA, "toy", published)
-    monkeypatch.setitem(data.CHECKSUMS, "toy", {file.path: file.sha256 for file in files})
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("ANNOTATED_DATA", raising=False)
     return published
