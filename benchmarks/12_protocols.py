@@ -38,8 +38,8 @@ def held_out(corpus, size):
     translations = {}
     for source, target in corpus.validation:
         translations.setdefault(source, []).append(target)
-    step = max(1, len(translations) // size)
-    return dict(list(translations.items())[::step][:size])
+    every, size = list(translations.items()), min(size, len(translations))
+    return dict(every[i * len(every) // size] for i in range(size))  # to the end: the file goes from short to long
 
 
 def split_compounds(lines, tokenizer):

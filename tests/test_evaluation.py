@@ -335,6 +335,7 @@ def test_sentences_are_held_out_once_and_whole(protocols):
         validation = [(f"s{i // 2}", f"t{i}") for i in range(20)]
 
     assert protocols.held_out(Few, 5) == {f"s{i}": [f"t{2 * i}", f"t{2 * i + 1}"] for i in (0, 2, 4, 6, 8)}
+    assert list(protocols.held_out(Few, 7)) == ["s0", "s1", "s2", "s4", "s5", "s7", "s8"]  # up to the end
     assert len(protocols.held_out(Few, 100)) == 10
 
 
