@@ -1,11 +1,13 @@
 """The book keeps its form, and each check of the form finds its fault."""
 
 import json
+from fnmatch import fnmatch
 
 import collect
 import layout
 import pytest
-from chapters import ROOT, read
+import yaml
+from chapters import ROOT, chosen, paths, read, woven
 
 
 def test_the_chapters_keep_their_form(capsys):
@@ -248,6 +250,71 @@ def test_a_statement_has_one_place(book, capsys):
     book("03-masks.md", GOOD)
     assert collect.main([], book.root) == 1
     assert "statement-scale is in book/02-attention.md already" in capsys.readouterr().err
+
+
+# ---- appendices: those that name a kernel are notebooks, the others are pages
+
+APPENDIX = """---
+kernelspec:
+  name: python3
+  display_name: Python 3
+---
+
+# Bugs
+
+```{code-cell}
+:tags: [setup]
+
+import torch
+```
+
+Text, and no section of a chapter.
+"""
+
+
+def test_an_appendix_that_names_a_kernel_is_woven_and_others_are_pages(book):
+    chapter, appendix = book("02-attention.md", GOOD), book("E-bugs.md", APPENDIX)
+    book("A-notation.md", "# Notation\n")
+    book("D-glossary.md", "---\norphan: true\n---\n\n# Glossary\n")
+    book("F-broken.md", "---\nkernelspec: [\n---\n")
+    book("G-word.md", "---\nkernelspec\n---\n")
+    assert paths(book.root) == [chapter]
+    assert woven(book.root) == [chapter, appendix]
+    assert chosen(["E"], book.root) == chosen(["book/E-bugs.md"], book.root) == [appendix]
+    with pytest.raises(SystemExit, match="no chapter A"):
+        chosen(["A"], book.root)
+    assert (read(appendix).number, read(appendix).appendix) == ("E", True)
+    assert (read(chapter).number, read(chapter).appendix) == ("02", False)
+
+
+@pytest.mark.parametrize("old, new, message", [
+    ("# Bugs", "Bugs", "begins with its title"),
+    ("[setup]", "[other]", "the first cell is tagged `setup`"),
+    ("Text, and", "Text. And", "one sentence a line"),
+    ("import torch", "%time 1", "no magics"),
+])
+def test_an_appendix_has_no_template_and_keeps_the_other_rules(chapter, book, old, new, message):
+    def found(text):
+        return [said for _, said in layout.check(read(book("E-bugs.md", text)), book.root)]
+
+    assert found(APPENDIX) == []
+    assert [said for said in found(APPENDIX.replace(old, new)) if message in said]
+
+
+def test_an_appendix_is_collected_by_its_letter(book):
+    (book.root / "_toc.yml").write_text("format: jb-book\nroot: index\nchapters:\n- file: notebooks/E-bugs\n")
+    said = '\n(statement-fine)=\n:::{admonition} "A curve says it."\nIt does not.\n:::\n'
+    appendix = read(book("E-bugs.md", APPENDIX + said))
+    assert collect.link(appendix, book.root) == "[E. Bugs](../notebooks/E-bugs.ipynb)"
+    assert collect.main([], book.root) == 0
+    assert "| It does not. | [E. Bugs]" in (book.root / "book/C-statements.md").read_text()
+
+
+def test_what_is_woven_is_no_page_besides():
+    """A text with a notebook is kept from the page, or the book would hold it twice."""
+    excluded = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["exclude_patterns"]
+    kept = [p.name for p in (ROOT / "book").glob("*.md") if any(fnmatch(f"book/{p.name}", e) for e in excluded)]
+    assert sorted(kept) == sorted(p.name for p in woven())
 
 
 def test_no_tracked_text_names_this_machine():

@@ -5,9 +5,9 @@ import nbformat
 import pytest
 import tangle
 import weave
-from chapters import ROOT, contents, edited, paths, read
+from chapters import ROOT, contents, edited, read, woven
 
-CHAPTERS = [pytest.param(p, id=p.stem) for p in paths()]
+CHAPTERS = [pytest.param(p, id=p.stem) for p in woven()]
 
 
 def test_there_are_chapters():

@@ -197,6 +197,18 @@ def test_exported_cells_need_a_module(book, capsys):
     assert "need a `module:`" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("module, tags", [("attention", ""), ("bugs", ""), ("", ":tags: [export]\n")])
+def test_an_appendix_makes_no_module(book, capsys, module, tags):
+    front = "---\nkernelspec:\n  name: python3\n  display_name: P\n" + (f"module: {module}\n" if module else "") + "---\n\n# T\n\n"
+    book("02-attention.md", GOOD)
+    path = book("E-bugs.md", front + f"```{{code-cell}}\n{tags}\nx = 1\n```\n")
+    assert tangle.main([], book.root) == 1
+    said = capsys.readouterr().err
+    assert "an appendix makes no module" in said or "is of chapter 02 already" in said
+    path.write_text("---\nkernelspec:\n  name: python3\n  display_name: P\n---\n\n# T\n\n```{code-cell}\nx = 1\n```\n")
+    assert tangle.main([], book.root) == 0
+
+
 def test_a_module_whose_chapter_is_gone_goes_too(book, capsys):
     chapter = book("02-attention.md", GOOD)
     tangle.main([], book.root)

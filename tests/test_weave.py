@@ -220,6 +220,15 @@ def test_a_heavy_notebook_is_refused(book, monkeypatch):
         weave.weave(book("02-x.md", cell("x = 1")), book.root)
 
 
+def test_an_appendix_is_woven_too(book, capsys):
+    path = book("E-bugs.md", "---\nkernelspec:\n  name: python3\n  display_name: P\n---\n\n# Bugs\n\n```{code-cell}\nprint(6 * 7)\n```\n")
+    book("A-notation.md", "# Notation\n")
+    assert weave.main([], book.root) == 0
+    assert weave.main(["--check"], book.root) == 0, "neither stale nor an orphan"
+    assert [p.name for p in (book.root / "notebooks").iterdir()] == ["E-bugs.ipynb"]
+    assert "42" in (book.root / "notebooks" / f"{path.stem}.ipynb").read_text()
+
+
 def test_a_notebook_whose_chapter_is_gone_goes_too(book, monkeypatch):
     runs(book, monkeypatch)
     stray = book.root / "notebooks/09-stray.ipynb"

@@ -13,7 +13,7 @@ import yaml
 from jupytext.myst import myst_to_notebook
 
 ROOT = Path(__file__).resolve().parent.parent
-PATTERN = "[0-9][0-9]-*.md"
+CHAPTERS, APPENDICES = "[0-9][0-9]-*.md", "[A-Z]-*.md"
 
 
 class Refused(Exception):
@@ -41,7 +41,7 @@ class Cell:
 
 @dataclass
 class Chapter:
-    """One book/NN-name.md."""
+    """One book/NN-name.md, or an appendix that is a notebook, book/X-name.md."""
 
     path: Path
     text: str
@@ -54,7 +54,12 @@ class Chapter:
 
     @property
     def number(self) -> str:
-        return self.path.name[:2]
+        """Two digits, or the letter of an appendix."""
+        return self.path.name.split("-")[0]
+
+    @property
+    def appendix(self) -> bool:
+        return not self.number.isdigit()
 
     @property
     def stem(self) -> str:
@@ -122,12 +127,29 @@ def plain(node):
 
 
 def paths(root: Path = ROOT) -> list[Path]:
-    return sorted((root / "book").glob(PATTERN))
+    """The numbered chapters."""
+    return sorted((root / "book").glob(CHAPTERS))
+
+
+def woven(root: Path = ROOT) -> list[Path]:
+    """Everything that is woven: the chapters, and those appendices that name a kernel; others are plain pages."""
+    appendices = sorted((root / "book").glob(APPENDICES))
+    return paths(root) + [path for path in appendices if front_matter(path).get("kernelspec")]
+
+
+def front_matter(path: Path) -> dict:
+    """A text's front matter alone, which is cheap; empty where it cannot be read: reading the whole reports that."""
+    match = re.match(r"---\n(.*?)^---\n", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    try:
+        front = yaml.safe_load(match[1]) if match else {}
+    except yaml.YAMLError:
+        return {}
+    return front if isinstance(front, dict) else {}
 
 
 def chosen(names: list[str], root: Path = ROOT) -> list[Path]:
-    """The chapters that the command line names (`02`, `02-attention`, `book/02-attention.md`); none names all."""
-    every = paths(root)
+    """The texts that the command line names (`02`, `02-attention`, `book/02-attention.md`, `E`); none names all."""
+    every = woven(root)
     if not names:
         return every
     found = []
@@ -141,15 +163,10 @@ def chosen(names: list[str], root: Path = ROOT) -> list[Path]:
 
 
 def module_order(root: Path = ROOT) -> dict[str, str]:
-    """Module name -> chapter number, in the chapters' order (front matter only, so that it is cheap)."""
+    """Module name -> chapter number, in the chapters' order."""
     order = {}
     for path in paths(root):
-        match = re.match(r"---\n(.*?)^---\n", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-        try:
-            front = yaml.safe_load(match[1]) if match else {}
-        except yaml.YAMLError:
-            continue  # reported when the chapter itself is read
-        name = (front or {}).get("module")
+        name = front_matter(path).get("module")
         if name:
             order.setdefault(name, path.name[:2])
     return order

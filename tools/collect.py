@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import yaml
-from chapters import ROOT, Chapter, Refused, paths, read
+from chapters import ROOT, Chapter, Refused, read, woven
 
 HEADER = "| question | the paper | released code | here, and why |"
 SECTION = "## What the paper does not say"
@@ -38,7 +38,7 @@ Each links to the place where the test stands; the cell after it is the test.
 
 def link(chapter: Chapter, root: Path) -> str:
     """The chapter's title, linked once the chapter is part of the page."""
-    title = f"{int(chapter.number)}. {chapter.title}"
+    title = f"{chapter.number.lstrip('0') or '0'}. {chapter.title}"
     return f"[{title}](../notebooks/{chapter.stem}.ipynb)" if in_toc(chapter, root) else title
 
 
@@ -126,7 +126,7 @@ def main(argv=None, root: Path = ROOT) -> int:
     args = parser.parse_args(argv)
     failed = False
     try:
-        chapters = [read(path) for path in paths(root)]
+        chapters = [read(path) for path in woven(root)]
         pages = {
             "B-differences.md": differences_page(chapters, root),
             "C-statements.md": statements_page(chapters, root),

@@ -65,13 +65,18 @@ def text_lines(chapter: Chapter) -> Iterator[Problem]:
 
 def template(chapter: Chapter, root: Path) -> Iterator[Problem]:
     """Title, quote, and the sections in their order; the first cell is the setup."""
-    if not isinstance(chapter.front.get("paper"), list):
+    if not chapter.appendix and not isinstance(chapter.front.get("paper"), list):
         yield 1, "no list `paper:` in the front matter"
     first = chapter.cells[0] if chapter.cells else None
     if first is None or first.kind != "markdown" or not first.source.startswith("# "):
         yield 1, "a chapter begins with its title"
     elif chapter.front.get("paper") and not re.search(r"^>", first.source, re.MULTILINE):
         yield first.line, "a block quote of the paper stands before the first cell"
+    code = chapter.code()
+    if not code or "setup" not in code[0].tags:
+        yield code[0].line if code else 1, "the first cell is tagged `setup`"
+    if chapter.appendix:  # no part of the paper: its sections are its own
+        return
     heads = [(n, t) for n, t in headings(chapter) if t in SECTIONS]
     names = [t for _, t in heads]
     for section in SECTIONS:
@@ -79,9 +84,6 @@ def template(chapter: Chapter, root: Path) -> Iterator[Problem]:
             yield 1, f"no section `## {section}`"
     if names != [s for s in SECTIONS if s in names]:
         yield heads[0][0], f"sections out of order: {', '.join(names)}"
-    code = chapter.code()
-    if not code or "setup" not in code[0].tags:
-        yield code[0].line if code else 1, "the first cell is tagged `setup`"
 
 
 def headings(chapter: Chapter) -> Iterator[Problem]:

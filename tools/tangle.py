@@ -31,6 +31,9 @@ IMPORT = (ast.Import, ast.ImportFrom)
 def tangle(chapter: Chapter, order: dict[str, str]) -> tuple[str | None, list[str]]:
     """The module a chapter makes (None without exported cells) and the rules it breaks."""
     cells = chapter.code("export")
+    if chapter.appendix:
+        where = chapter.at(cells[0]) if cells else f"{chapter.name}:1"
+        return None, [f"{where}: an appendix makes no module"] if cells or chapter.module else []
     if not cells:
         missing = chapter.module and not chapter.draft
         return None, [f"{chapter.name}:1: module {chapter.module}, but no cell is tagged export"] if missing else []
@@ -291,7 +294,7 @@ def main(argv=None, root: Path = ROOT) -> int:
             failed = True
             continue
         text, problems = tangle(chapter, order)
-        if chapter.module in made or (chapter.module and order[chapter.module] != chapter.number):
+        if chapter.module in made or order.get(chapter.module, chapter.number) != chapter.number:
             problems = [f"{chapter.name}:1: module {chapter.module} is of chapter {order[chapter.module]} already"]
         for problem in problems:
             print(problem, file=sys.stderr)

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import nbformat
 import yaml
-from chapters import ROOT, Chapter, Refused, as_cell, chosen, contents, digest_of, edited, paths, read
+from chapters import ROOT, Chapter, Refused, as_cell, chosen, contents, digest_of, edited, read, woven
 from kernel import WEAVING, profile
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -349,7 +349,7 @@ def attempt(job) -> tuple[str, str]:
 
 
 def orphans(root: Path) -> list[Path]:
-    stems = {p.stem for p in paths(root)}
+    stems = {p.stem for p in woven(root)}
     return [p for p in sorted((root / "notebooks").glob("*.ipynb")) if p.stem not in stems]
 
 
