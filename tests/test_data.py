@@ -340,6 +340,8 @@ def test_an_interrupted_preparation_keeps_the_old_one(prepared, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         prepare(interrupted(), words, tmp_path / "p")
     assert [p.name for p in tmp_path.iterdir()] == ["p"] and len(TokenPairs(tmp_path / "p")) == 9
+    (tmp_path / ".p.part").mkdir()  # what a process that was killed leaves
+    (tmp_path / ".p.part" / "tokens.bin").write_bytes(b"half")
     assert len(prepare(train[:60], words, tmp_path / "p")) == 60
     with pytest.raises(ValueError, match="pairs is empty"):
         prepare([], words, tmp_path / "empty")

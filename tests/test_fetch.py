@@ -366,12 +366,12 @@ except KeyboardInterrupt:
 """
 
 
-def start(server, folder):
+def start(server, folder, bars="1"):
     (folder / "program.py").write_text(textwrap.dedent(PROGRAM))
     file = server.file()
     return subprocess.Popen(
         [sys.executable, str(folder / "program.py"), file.path, file.address, str(file.size), file.sha256],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "no_proxy": "127.0.0.1", "TQDM_DISABLE": "1"},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "no_proxy": "127.0.0.1", "TQDM_DISABLE": bars},
     )  # fmt: skip
 
 
@@ -393,6 +393,12 @@ def test_interrupted_and_resumed(server, tmp_path, number, code):
     assert_fetched(tmp_path)
     assert server.asked == [None, f"bytes={len(kept)}-"]
     assert_sent(server, len(CONTENT) - len(kept))
+
+
+def test_progress_goes_to_stderr(server, tmp_path):
+    out, err = start(server, tmp_path, bars="").communicate(timeout=60)
+    assert out.split() == ["ready", str(tmp_path)], "standard output is the program's own"
+    assert re.search(r"text: .*400k/400k", err) and "a licence" in err
 
 
 def test_two_processes_at_once(server, tmp_path):
