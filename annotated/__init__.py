@@ -4,15 +4,19 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "load"]
 
 
-def load(folder):
+def load(folder, device="cpu"):
     """Read a self-contained model folder (chapter 11): `load(folder).translate(["A man rides a bike."])`.
 
     Args:
         folder: where a model, its configuration and its vocabulary lie.
+        device: where it is to compute.
 
     Returns:
         A `Translator`.
+
+    Raises:
+        ValueError: the folder holds no model, or a damaged one.
     """
     from annotated.decoding import load  # here, so that `import annotated` does not import torch
 
-    return load(folder)
+    return load(folder, device)

@@ -2,7 +2,10 @@
 
 import sys
 
-from annotated.cli import main
-
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        from annotated.cli import main  # here, so that an interrupt of this import leaves no traceback either
+
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
