@@ -12,12 +12,15 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
+from collections import deque
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file, save_model
 from tqdm import tqdm
 
@@ -27,17 +30,26 @@ from annotated.optimization import label_smoothed_loss, learning_rate, optimizer
 __all__ = [
     "Recipe",
     "update",
+    "read_later",
     "stream",
-    "save_checkpoint",
+    "flush",
     "list_checkpoints",
+    "discard",
+    "prune",
+    "writing",
+    "save_checkpoint",
+    "reading",
     "load_checkpoint",
+    "load_newest",
     "stopping",
     "Log",
+    "not_finite",
     "Run",
-    "advance",
+    "Report",
     "train",
-    "average",
+    "commit",
     "provenance",
+    "average",
 ]
 
 
@@ -64,44 +76,82 @@ class Recipe:
     keep: int = 5  # checkpoints; section 6.1 averages 5 for base and 20 for big
 
     def __post_init__(self):
-        for name in ("steps", "warmup", "source_tokens", "target_tokens", "accumulate"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
-        for name in ("evaluate_every", "save_every", "keep"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        counts = ("steps", "warmup", "source_tokens", "target_tokens", "accumulate")
+        for name in (*counts, "evaluate_every", "save_every", "keep"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}")
+        if not isinstance(self.seed, int) or self.seed < 0:
+            raise ValueError(f"seed must be a whole number, 0 or more, got {self.seed!r}")
+        for name in ("rate", "eps"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be more than 0, got {getattr(self, name)!r}")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)!r}")
 
 
 def update(model, adam, batches):
-    """One update from one or several (source, target) batches, each token counting the same (section 5.3).
+    """One update from one or several batches, each token counting the same (section 5.3).
+
+    Args:
+        model: its config gives pad and, if the loss is to be smoothed, eps_ls.
+        adam: the model's optimizer, its rate set.
+        batches: of source (B, S) and target (B, T + 1), best on the CPU, which they are counted on.
 
     Returns:
-        The loss in nats a token, and the number of target tokens, without padding.
+        The loss in nats a token, a tensor on the model's device, so that nothing waits for it,
+        and the number of target tokens, without padding.
 
     Raises:
-        FloatingPointError: if the loss is not finite; the weights are then as before.
+        FloatingPointError: on a CPU, if the loss is not finite; the weights are then as before.
     """
-    pad, eps_ls = model.config.pad, getattr(model.config, "eps_ls", 0.0)  # the recurrent baseline smooths nothing
+    pad, device = model.config.pad, next(model.parameters()).device
+    eps_ls = getattr(model.config, "eps_ls", 0.0)  # the recurrent baseline smooths nothing
     tokens = sum((target[:, 1:] != pad).sum().item() for _, target in batches)
     total = 0.0
     adam.zero_grad()
-    for source, target in batches:
+    for batch in batches:
+        source, target = (ids.to(device, non_blocking=True) for ids in batch)
         logits = model(source, target[:, :-1])  # (B, T, vocab)
         # The divisor is the whole update's: a short batch must not weigh its tokens more.
         loss = label_smoothed_loss(logits, target[:, 1:], eps_ls, pad, "sum") / tokens
         loss.backward()
-        total += loss.item()
-    if not math.isfinite(total):
-        raise FloatingPointError(f"the loss is {total}")
+        total += loss.detach()
+    if device.type == "cpu" and not math.isfinite(total):
+        raise FloatingPointError(f"the loss is {total:.3g}")
     adam.step()
     return total, tokens
+
+
+def read_later(value):
+    """Begin to copy a number from its device; calling the result gives it, and waits if it must.
+
+    Args:
+        value: a tensor of one element.
+
+    Returns:
+        a function without arguments.
+    """
+    if not value.is_cuda:
+        return value.item
+    copy = value.to("cpu", non_blocking=True)
+    arrived = torch.cuda.current_stream(value.device).record_event()
+
+    def read():
+        arrived.synchronize()
+        return copy.item()
+
+    return read
 
 
 def stream(batches, epoch=0, position=0):
     """Batch after batch, epoch after epoch, from a given place on.
 
     Args:
-        batches: called with (epoch, position), gives the epoch's (source, target) batches from position on.
+        batches: called with (epoch, position), gives the epoch's (source, target) batches
+            from position on.
+        epoch, position: where to begin.
 
     Yields:
         (source, target), and the (epoch, position) at which to go on after it.
@@ -119,30 +169,92 @@ def stream(batches, epoch=0, position=0):
         epoch, position = epoch + 1, 0
 
 
-def save_checkpoint(folder, model, adam, progress, keep=5):
-    """Write weights, optimizer and progress to folder/checkpoints/STEP, whole or not at all; prune old ones."""
-    checkpoints = Path(folder, "checkpoints")
-    checkpoints.mkdir(parents=True, exist_ok=True)
-    moments = {
-        f"{number}.{name}": value
-        for number, state in adam.state_dict()["state"].items()
-        for name, value in state.items()
-    }
-    with replacing(checkpoints / f"{progress['step']:07d}") as fresh:
-        fresh.mkdir()
-        save_model(model, str(fresh / "model.safetensors"))
-        save_file(moments, fresh / "adam.safetensors")
-        (fresh / "progress.json").write_text(json.dumps(progress))
-    *older, _ = found = list_checkpoints(folder)
-    for old in found[:-keep]:
-        shutil.rmtree(old)
-    for old in older:  # only the newest is ever resumed
-        (old / "adam.safetensors").unlink(missing_ok=True)
+def flush(path):
+    """Wait until a file, or the names in a folder, are on the disk, where a power cut spares them."""
+    if os.name == "posix":  # elsewhere folders cannot be opened
+        number = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
 
 
 def list_checkpoints(folder):
-    """The checkpoints in a training folder, oldest first."""
+    """The checkpoints in a training folder, oldest first; whatever is half written has another name."""
     return sorted(Path(folder, "checkpoints").glob("[0-9]*"))
+
+
+def discard(checkpoint):
+    """Remove a checkpoint: out of sight by one rename, then file by file, so that none is seen in part."""
+    away = checkpoint.with_name(f".{checkpoint.name}.part")
+    checkpoint.rename(away)
+    shutil.rmtree(away)
+
+
+def prune(folder, keep):
+    """Keep the newest checkpoints, and of the newest two all that is needed to go on from them."""
+    found = list_checkpoints(folder)
+    for old in found[:-keep]:
+        discard(old)
+    for old in found[-keep:-2]:
+        (old / "adam.safetensors").unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(folder):
+    """Inside, a disk that takes no more raises an error that says what is kept and what would do.
+
+    Raises:
+        OSError: if something could not be written.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        good = list_checkpoints(folder)[-1:]
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise OSError(
+            f"cannot write to {folder}: {reason}; kept: "
+            f"{f'checkpoint {good[0].name} and those before' if good else 'no checkpoint yet'}; "
+            "make room, then the same command goes on from there"
+        ) from error
+
+
+def save_checkpoint(folder, model, adam, progress, keep=5):
+    """Write folder/checkpoints/STEP, whole or not at all, then prune the older ones.
+
+    Args:
+        folder: of the training.
+        model, adam: whose numbers are kept.
+        progress: a dict for JSON; its "step" names the checkpoint.
+        keep: how many checkpoints stay.
+
+    Raises:
+        OSError: if the disk takes no more; earlier checkpoints are then as they were.
+    """
+    states = adam.state_dict()["state"].items()
+    moments = {f"{i}.{name}": value for i, state in states for name, value in state.items()}
+    checkpoints = Path(folder, "checkpoints")
+    with writing(folder):
+        with replacing(checkpoints / f"{progress['step']:07d}") as fresh:
+            fresh.mkdir()
+            save_model(model, str(fresh / "model.safetensors"))
+            save_file(moments, fresh / "adam.safetensors")
+            (fresh / "progress.json").write_text(json.dumps(progress))
+            for path in (*fresh.iterdir(), fresh):
+                flush(path)
+        flush(checkpoints)
+        prune(folder, keep)
+
+
+@contextmanager
+def reading(checkpoint):
+    """Inside, whatever is wrong with a checkpoint's files is a ValueError that names it."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        message = f"{checkpoint} does not fit this model or is damaged: {reason}"
+        raise ValueError(message) from error
 
 
 def load_checkpoint(checkpoint, model, adam):
@@ -151,19 +263,43 @@ def load_checkpoint(checkpoint, model, adam):
     Raises:
         ValueError: if the weights do not fit the model, or a file is damaged.
     """
-    try:
+    with reading(checkpoint):
         load_model(model, str(checkpoint / "model.safetensors"))
         moments = load_file(checkpoint / "adam.safetensors")
         progress = json.loads((checkpoint / "progress.json").read_text())
-    except Exception as error:  # each library has errors of its own for a damaged or foreign file
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"{checkpoint} does not fit this model or is damaged: {reason}") from error
-    state = adam.state_dict()
-    for key, value in moments.items():
-        number, name = key.split(".")
-        state["state"].setdefault(int(number), {})[name] = value
-    adam.load_state_dict(state)
+        state = adam.state_dict()
+        for key, value in moments.items():
+            number, name = key.split(".")
+            state["state"].setdefault(int(number), {})[name] = value
+        adam.load_state_dict(state)
     return progress
+
+
+def load_newest(folder, model, adam):
+    """Go back to the newest checkpoint or, if it is damaged, to the one before, with a warning.
+
+    Returns:
+        The progress; None if there is no checkpoint.
+
+    Raises:
+        ValueError: if there are checkpoints, and none of the newest two can be used.
+    """
+    for left in Path(folder, "checkpoints").glob(".*.part"):  # of a process that was killed
+        shutil.rmtree(left)
+    damaged, message = [], ""
+    for checkpoint in reversed(list_checkpoints(folder)[-2:]):
+        try:
+            progress = load_checkpoint(checkpoint, model, adam)
+        except ValueError as error:
+            damaged, message = [*damaged, checkpoint], message or str(error)
+            continue
+        for useless in damaged:  # it will be made again
+            warnings.warn(f"{message}; going on from {checkpoint.name}", stacklevel=2)
+            discard(useless)
+        return progress
+    if damaged:
+        raise ValueError(message)
+    return None
 
 
 @contextmanager
@@ -188,26 +324,59 @@ class Log:
     Args:
         folder: where log.jsonl is; None keeps the lines in memory only.
         step: lines of later steps are dropped, since they will be made again.
+
+    Raises:
+        OSError: from every method, if the disk takes no more.
     """
 
     def __init__(self, folder, step):
-        self.lines, self.file = [], None
+        self.folder, self.lines = folder, []
         if folder is None:
             return
-        path = Path(folder, "log.jsonl")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            complete = [line for line in path.read_text().splitlines(True) if line.endswith("\n")]
-            self.lines = [line for line in map(json.loads, complete) if line["step"] <= step]
-        with replacing(path) as fresh:
+        self.path = Path(folder, "log.jsonl")
+        text = self.path.read_text(errors="replace") if self.path.exists() else ""
+        for row in text.splitlines():
+            try:
+                line = json.loads(row)
+            except ValueError:  # cut short by a crash
+                break
+            if line["step"] <= step:
+                self.lines.append(line)
+        with writing(folder), replacing(self.path) as fresh:
             fresh.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
-        self.file = path.open("a", buffering=1)
 
     def add(self, **line):
         """Append a line."""
         self.lines.append(line)
-        if self.file:
-            self.file.write(json.dumps(line) + "\n")
+        if self.folder is not None:
+            with writing(self.folder), self.path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+    def flush(self):
+        """Wait until every line is on the disk."""
+        if self.folder is not None:
+            with writing(self.folder):
+                flush(self.path)
+
+
+def not_finite(what, folder, step, place):
+    """The error that names the update, the batch and the last good checkpoint.
+
+    Args:
+        what: what is not finite.
+        folder: of the training, or None.
+        step: number of the update.
+        place: epoch and number of its last batch.
+
+    Returns:
+        a FloatingPointError.
+    """
+    good = list_checkpoints(folder)[-1:] if folder else []
+    return FloatingPointError(
+        f"{what} in update {step}, epoch {place[0]}, batch {place[1]}; "
+        f"last good checkpoint: {good[0] if good else 'none'}; "
+        "a lower rate or a longer warmup may help"
+    )
 
 
 @dataclass
@@ -222,51 +391,78 @@ class Run:
     position: int = 0
 
     def save(self, keep):
-        """Write a checkpoint, if there is a folder."""
-        if self.folder:
-            progress = {"step": self.step, "epoch": self.epoch, "position": self.position}
-            save_checkpoint(self.folder, self.model, self.adam, progress, keep)
+        """Write a checkpoint, if there is a folder; FloatingPointError if a weight is not finite."""
+        if self.folder is None:
+            return
+        if not all(p.isfinite().all() for p in self.model.parameters()):
+            place = self.epoch, self.position
+            raise not_finite("a weight is not finite", self.folder, self.step, place)
+        progress = {"step": self.step, "epoch": self.epoch, "position": self.position}
+        save_checkpoint(self.folder, self.model, self.adam, progress, keep)
 
-    def resume(self):
-        """Go on from the newest checkpoint, if there is one."""
-        found = list_checkpoints(self.folder) if self.folder else []
-        if found:
-            progress = load_checkpoint(found[-1], self.model, self.adam)
-            self.step, self.epoch, self.position = (progress[name] for name in ("step", "epoch", "position"))
+    def resume(self, keep):
+        """Go on from the newest checkpoint, if there is one; prune, lest a kill left that undone."""
+        if self.folder is not None:
+            for name, value in (load_newest(self.folder, self.model, self.adam) or {}).items():
+                setattr(self, name, value)
+            prune(self.folder, keep)
         return self
 
-    def advance(self, micro_batches, recipe):
-        """One update; returns what the log says of it."""
-        self.step += 1
+    def advance(self, coming, recipe):
+        """One update from the batches that come; returns its line of the log, the loss a tensor."""
+        batches = [next(coming) for _ in range(recipe.accumulate)]
+        self.step, (self.epoch, self.position) = self.step + 1, batches[-1][-1]
         rate = learning_rate(self.step, self.model.config.d_model, recipe.warmup, recipe.rate)
         for group in self.adam.param_groups:
             group["lr"] = rate
-        # Seeded step by step, so that a resumed training drops the same units as one never stopped.
+        # Seeded step by step: a resumed training drops the same units as one never stopped.
         torch.manual_seed(recipe.seed * 1_000_003 + self.step)
-        device = next(self.model.parameters()).device
-        pairs = [(source.to(device), target.to(device)) for source, target, _ in micro_batches]
         self.model.train()
-        loss, tokens = update(self.model, self.adam, pairs)
-        self.epoch, self.position = micro_batches[-1][-1]
-        return {"step": self.step, "loss": round(loss, 6), "tokens": tokens, "rate": rate}
+        try:
+            loss, tokens = update(self.model, self.adam, [batch[:2] for batch in batches])
+        except FloatingPointError as error:
+            raise not_finite(error, self.folder, self.step, batches[-1][-1]) from None
+        return {"step": self.step, "loss": loss, "tokens": tokens, "rate": rate}
 
 
-def advance(run, coming, recipe):
-    """Take the batches of one update and make it.
+class Report:
+    """Log and progress bar of a run; a GPU's losses are read one update late, so that it need not wait.
 
-    Raises:
-        FloatingPointError: if the loss is not finite; names the update, the batch and the last good checkpoint.
+    Args:
+        log: where the lines go.
+        run: the training.
+        steps: updates at the end.
     """
-    batches = [next(coming) for _ in range(recipe.accumulate)]
-    try:
-        return run.advance(batches, recipe)
-    except FloatingPointError as error:
-        good = list_checkpoints(run.folder)[-1:] if run.folder else []
-        epoch, position = batches[-1][-1]
-        raise FloatingPointError(
-            f"{error} in update {run.step}, epoch {epoch}, batch {position}; "
-            f"last good checkpoint: {good[0] if good else 'none'}; a lower rate or a longer warmup may help"
-        ) from None
+
+    def __init__(self, log, run, steps):
+        self.log, self.run, self.waiting, self.tokens = log, run, deque(), 0
+        self.late = int(next(run.model.parameters()).is_cuda)
+        self.began = time.monotonic()
+        self.before = max((line.get("seconds", 0) for line in log.lines), default=0)
+        style = {"unit": "step", "dynamic_ncols": True, "mininterval": 0.5}
+        self.bar = tqdm(total=steps, initial=run.step, **style)
+
+    def add(self, line):
+        """Take the line of an update; write those whose turn has come."""
+        self.waiting.append((line, read_later(line["loss"]), (self.run.epoch, self.run.position)))
+        self.settle(self.late)
+
+    def settle(self, late=0):
+        """Read and write all lines but so many; FloatingPointError for a loss that is not finite."""
+        while len(self.waiting) > late:
+            line, read, place = self.waiting.popleft()
+            if not math.isfinite(loss := read()):
+                what = f"the loss is {loss:.3g}"
+                raise not_finite(what, self.run.folder, line["step"], place)
+            self.log.add(**{**line, "loss": round(loss, 6)})
+            self.tokens += line["tokens"]
+            speed = f"{self.tokens / (time.monotonic() - self.began):,.0f}/s"
+            self.bar.set_postfix(loss=f"{loss:.3f}", tokens=speed, refresh=False)
+            self.bar.update()
+
+    def seconds(self):
+        """How long the training has taken, what came before it was stopped included."""
+        return round(self.before + time.monotonic() - self.began)
 
 
 def train(model, recipe, batches, folder=None, evaluate=None):
@@ -275,8 +471,8 @@ def train(model, recipe, batches, folder=None, evaluate=None):
     Args:
         model: on the device it is to be trained on; its config gives eps_ls, d_model and pad.
         recipe: what training varies.
-        batches: called with (epoch, position), gives the epoch's (source, target) batches from position on;
-            source (B, S) ends in eos, target (B, T + 1) begins with bos and ends in eos.
+        batches: called with (epoch, position), gives the epoch's (source, target) batches
+            from position on; source (B, S) ends in eos, target (B, T + 1) goes from bos to eos.
         folder: where log.jsonl and checkpoints go; None keeps nothing on disk.
         evaluate: f(model) -> dict of numbers, called every recipe.evaluate_every updates and at the end.
 
@@ -286,62 +482,87 @@ def train(model, recipe, batches, folder=None, evaluate=None):
     Raises:
         FloatingPointError: if the loss is not finite; names the update and the last good checkpoint.
         KeyboardInterrupt: after an interrupt or a request to terminate, when the checkpoint is written.
+        OSError: if the disk takes no more; says what is kept.
+        ValueError: if the folder's checkpoints are damaged or another model's.
     """
-    run = Run(model, optimizer(model, recipe.beta1, recipe.beta2, recipe.eps), folder).resume()
-    log, coming = Log(folder, run.step), stream(batches, run.epoch, run.position)
-    began = time.monotonic() - max((line.get("seconds", 0) for line in log.lines), default=0)
-    bar = tqdm(total=recipe.steps, initial=run.step, unit="step", dynamic_ncols=True, mininterval=0.5)
-    with bar, stopping() as stop:
+    run = Run(model, optimizer(model, recipe.beta1, recipe.beta2, recipe.eps), folder)
+    log = Log(folder, run.resume(recipe.keep).step)
+    report, coming = Report(log, run, recipe.steps), stream(batches, run.epoch, run.position)
+    with report.bar, stopping() as signals:
         while run.step < recipe.steps:
-            log.add(**advance(run, coming, recipe))
-            bar.set_postfix(loss=f"{log.lines[-1]['loss']:.3f}", refresh=False)
-            bar.update()
+            report.add(run.advance(coming, recipe))
             last = run.step == recipe.steps
             if evaluate and (last or run.step % recipe.evaluate_every == 0):
-                log.add(step=run.step, seconds=round(time.monotonic() - began), **evaluate(model.eval()))
-            if stop or last or run.step % recipe.save_every == 0:
+                report.settle()
+                log.add(step=run.step, seconds=report.seconds(), **evaluate(model.eval()))
+            asked = bool(signals)
+            if asked or last or run.step % recipe.save_every == 0:
+                report.settle()
+                log.flush()
                 run.save(recipe.keep)
-            if stop:
-                raise KeyboardInterrupt(f"stopped after update {run.step}; the same command goes on from there")
+            if asked:
+                what = f"stopped after update {run.step}"
+                raise KeyboardInterrupt(f"{what}; the same command goes on from there")
     return log.lines
+
+
+def commit():
+    """The commit of the repository that the working directory belongs to, or None."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip() or None
+    except OSError:  # no git
+        return None
+
+
+def provenance(**more):
+    """Where a record comes from: command, commit, date, machine, versions; and what the caller adds."""
+    script, cpu = Path(sys.argv[0]), Path("/proc/cpuinfo")
+    inside = script.name == "__main__.py"
+    program = "-m annotated" if inside else f"{script.parent.name}/{script.name}"
+    rows = cpu.read_text().splitlines() if cpu.exists() else []
+    names = [row.split(": ")[1] for row in rows if row.startswith("model name")]
+    machine = {
+        "processor": names[0] if names else platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+    return {
+        "command": " ".join(["python", program, *sys.argv[1:]]),
+        "commit": commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine,
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        **{k: asdict(v) if hasattr(v, "__dataclass_fields__") else v for k, v in more.items()},
+    }
 
 
 def average(model, folder, k=5):
     """Give the model the mean of the weights of the last k checkpoints (section 6.1).
 
+    Args:
+        model: of the same sizes as the checkpoints; its weights are replaced.
+        folder: of the training.
+        k: how many; fewer if there are fewer.
+
     Returns:
         How many there were.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if k is less than 1, there is no checkpoint, or one is damaged or another model's.
     """
+    if k < 1:
+        raise ValueError(f"k must be 1 or more, got {k}")
     found = list_checkpoints(folder)[-k:]
     if not found:
         raise ValueError(f"no checkpoint in {Path(folder, 'checkpoints')}: train first")
-    weights = [load_file(checkpoint / "model.safetensors") for checkpoint in found]
-    mean = {name: torch.stack([w[name].float() for w in weights]).mean(0) for name in weights[0]}
-    if model.load_state_dict(mean, strict=False).unexpected_keys:  # missing ones: a tied matrix is stored once
-        raise ValueError(f"the checkpoints in {folder} are another model's")
+    sums = {}
+    for checkpoint in found:
+        with reading(checkpoint):
+            load_model(model, str(checkpoint / "model.safetensors"))  # refuses another model's
+            for name, value in load_file(checkpoint / "model.safetensors").items():
+                sums[name] = sums.get(name, 0) + value.double()
+    # The tied matrix is stored once, so the model has more names than the file.
+    model.load_state_dict({name: total / len(found) for name, total in sums.items()}, strict=False)
     return len(found)
-
-
-def provenance(**more):
-    """Where a record comes from: command, commit, date, machine, versions; and what the caller adds."""
-    script = Path(sys.argv[0])
-    program = "-m annotated" if script.name == "__main__.py" else os.path.join(script.parent.name, script.name)
-    git = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True)
-    cpu = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    names = [line.split(": ")[1] for line in cpu.splitlines() if line.startswith("model name")]
-    return {
-        "command": " ".join(["python", program, *sys.argv[1:]]),
-        "commit": git.stdout.strip() or None,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {
-            "processor": names[0] if names else platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        },
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        **{name: asdict(value) if hasattr(value, "__dataclass_fields__") else value for name, value in more.items()},
-    }

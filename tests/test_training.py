@@ -1,19 +1,34 @@
 """Training: each fault that widely read implementations have, made impossible; and nothing lost on a crash."""
 
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from annotated import training
 from annotated.data import make_batch
 from annotated.optimization import label_smoothed_loss, learning_rate, optimizer
-from annotated.training import Recipe, average, list_checkpoints, stream, train, update
+from annotated.training import (
+    Log,
+    Recipe,
+    Run,
+    average,
+    list_checkpoints,
+    provenance,
+    save_checkpoint,
+    stream,
+    train,
+    update,
+)
 from annotated.transformer import TINY, Transformer
 
 SMALL = replace(TINY, vocab=11, d_model=8, h=2, d_ff=12, N=1)
@@ -51,7 +66,7 @@ def test_accumulated_gradients_count_every_token_the_same():
     for made in (batches, [whole]):
         model = tiny_model(P_drop=0.0).double()
         loss, tokens = update(model, optimizer(model), made)
-        losses.append(loss)
+        losses.append(loss.item())
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
         assert tokens == sum((t[:, 1:] != 0).sum().item() for t in targets)
     assert abs(losses[0] - losses[1]) < 1e-6  # the loss itself is computed in float32
@@ -173,7 +188,7 @@ def test_a_request_to_stop_saves_first(number, tmp_path):
 def test_only_the_newest_checkpoints_stay(undisturbed):
     found = list_checkpoints(undisturbed)
     assert [int(path.name) for path in found] == [49, 56, 60]
-    assert [(path / "adam.safetensors").exists() for path in found] == [False, False, True]
+    assert [(path / "adam.safetensors").exists() for path in found] == [False, True, True]
     assert not list(undisturbed.glob("**/*.part"))
 
 
@@ -215,7 +230,322 @@ def test_evaluation_runs_when_asked_and_at_the_end():
     assert [line["step"] for line in seen] == [3, 6, 7] and not any(line["mode"] for line in seen)
 
 
-@pytest.mark.parametrize("wrong", [{"steps": 0}, {"accumulate": 0}, {"save_every": 0}])
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"accumulate": 0}, {"save_every": 0}, {"warmup": 2.5}, {"seed": -1}, {"rate": 0.0}, {"eps": -1e-9}, {"beta2": 1.0}])
 def test_recipes_that_make_no_training_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} must"):
         Recipe(**wrong)
+
+
+# ---- what a crash, a full disk or a signal leaves
+
+
+# At the nth change of the folder (a file opened to write, a name made, moved or removed) kill the process, or let
+# the disk be full; then train on. Prints how many changes were tried, and the messages of the full disk.
+AT_EVERY_CHANGE = """
+import json, os, signal, sys
+sys.path[:0] = ["tests", "."]
+import torch
+torch.set_num_threads(1)
+from pathlib import Path
+from test_training import contents, some_batches, tiny_model
+from annotated.optimization import optimizer
+from annotated.training import Recipe, list_checkpoints, train
+
+optimizer(tiny_model())  # the first one loads much of torch: not in every fork
+base, what = Path(sys.argv[1]), sys.argv[2]
+RECIPE = Recipe(steps=2, warmup=3, accumulate=2, save_every=1, evaluate_every=2, keep=1)
+
+def happen(at):
+    count = 0
+    def hook(event, arguments):
+        nonlocal count
+        if event == "open":
+            changes = isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        else:
+            changes = event in ("os.rename", "os.remove", "os.rmdir", "os.mkdir")
+        count += bool(changes)
+        if changes and count == at:
+            if what == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise OSError(28, "No space left on device")
+    sys.addaudithook(hook)
+    return lambda: count
+
+def attempt(folder, at=0):
+    if pid := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    status, messages = 0, os.open(base / "messages", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    model, count = tiny_model(P_drop=0.3), happen(at)
+    try:
+        train(model, RECIPE, some_batches, folder, lambda model: {"held_out": 1.5})
+        status = 4 if 0 < at <= count() else 0
+    except OSError as error:
+        found = list_checkpoints(folder)
+        os.write(messages, (json.dumps([str(error), str(folder), found[-1].name if found else None]) + chr(10)).encode())
+        status = 3
+    except BaseException as error:
+        os.write(messages, (json.dumps([repr(error), "", ""]) + chr(10)).encode())
+        status = 5
+    os._exit(status)
+
+assert attempt(base / "undisturbed") == 0
+expected, at = contents(base / "undisturbed"), 0
+while True:
+    at += 1
+    folder = base / str(at)
+    status = attempt(folder, at)
+    if status == 0:
+        break
+    assert status in ((-9,) if what == "kill" else (3, 4)), (at, status, (base / "messages").read_text())
+    for checkpoint in list_checkpoints(folder):  # whatever is seen is whole
+        assert {p.name for p in checkpoint.iterdir()} >= {"model.safetensors", "progress.json"}, (at, checkpoint)
+    assert attempt(folder) == 0, (at, (base / "messages").read_text())
+    assert contents(folder) == expected, at
+print(json.dumps([at - 1, (base / "messages").read_text().splitlines()]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system that forks processes")
+@pytest.mark.parametrize("what", ["kill", "full"])
+def test_no_change_of_the_folder_is_a_bad_moment(what, tmp_path):
+    done = subprocess.run([sys.executable, "-c", AT_EVERY_CHANGE, str(tmp_path), what], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    tried, messages = json.loads(done.stdout)
+    assert tried > 20 and bool(messages) == (what == "full")
+    for message, folder, newest in map(json.loads, messages):
+        assert message.startswith(f"cannot write to {folder}: No space left on device; kept: ") and "\n" not in message
+        assert (f"checkpoint {newest} and those before" if newest else "no checkpoint yet") in message
+        assert "make room, then the same command goes on" in message
+
+
+LIMITED = """
+import resource, sys
+sys.path[:0] = ["tests", "."]
+from test_training import some_batches, tiny_model
+from annotated.training import Recipe, train
+def filling(epoch, position):
+    for number, batch in enumerate(some_batches(epoch, position), position):
+        if epoch == 1 and number == 2:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+        yield batch
+try:
+    train(tiny_model(), Recipe(steps=20, warmup=3, save_every=3), filling, sys.argv[1])
+except OSError as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.mark.parametrize("size", [500, 3000])  # smaller than the log; smaller than a checkpoint's files
+def test_a_limit_on_files_loses_no_earlier_checkpoint(size, tmp_path):
+    pytest.importorskip("resource")
+    command = [sys.executable, "-c", LIMITED, str(tmp_path / "full"), str(size)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and "File too large" in done.stderr
+    assert "kept: checkpoint 0000006 and those before; make room" in done.stderr.splitlines()[-1]
+    assert [path.name for path in (tmp_path / "full/checkpoints").iterdir() if path.name > "0000006"] == []
+    for name in ("full", "free"):
+        train(tiny_model(), Recipe(steps=20, warmup=3, save_every=3), some_batches, tmp_path / name)
+    assert contents(tmp_path / "full") == contents(tmp_path / "free")
+
+
+def contents(folder):
+    files = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    return {name: re.sub(rb'"seconds": \d+, ', b"", data) for name, data in files.items()}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    "A training of 12 updates that nothing disturbs, in this process."
+    folder = tmp_path_factory.mktemp("whole")
+    go(folder)
+    return contents(folder)
+
+
+def go(folder, evaluate=lambda model: {"held_out": 1.5}):
+    return train(tiny_model(P_drop=0.3), Recipe(steps=12, warmup=3, evaluate_every=4, save_every=5, keep=4), some_batches, folder, evaluate)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_evaluation_saves_what_was_evaluated(number, whole, tmp_path):
+    def disturbed(model):
+        signal.raise_signal(number)
+        return {"held_out": 1.5}
+
+    with pytest.raises(KeyboardInterrupt, match="stopped after update 4;"):
+        go(tmp_path, disturbed)
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["0000004"]
+    assert "held_out" in (tmp_path / "log.jsonl").read_text().splitlines()[-1]
+    assert signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL)
+    go(tmp_path)
+    mine = contents(tmp_path)
+    assert {name: mine[name] for name in mine if "0000004" not in name} == {name: whole[name] for name in whole}
+
+
+def test_a_signal_during_a_save_leaves_it_whole(whole, tmp_path, monkeypatch):
+    save_file = training.save_file
+
+    def disturbed(*arguments):
+        signal.raise_signal(signal.SIGTERM)
+        save_file(*arguments)
+
+    monkeypatch.setattr(training, "save_file", disturbed)
+    with pytest.raises(KeyboardInterrupt, match="stopped after update 6;"):
+        go(tmp_path)
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["0000005", "0000006"]
+    assert contents(tmp_path)["checkpoints/0000005/model.safetensors"] == whole["checkpoints/0000005/model.safetensors"]
+    monkeypatch.undo()
+    go(tmp_path)
+    assert contents(tmp_path)["checkpoints/0000012/adam.safetensors"] == whole["checkpoints/0000012/adam.safetensors"]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "adam.safetensors", "progress.json"])
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(name, damage, whole, tmp_path):
+    with pytest.raises(RuntimeError, match="enough"):
+        go(tmp_path, lambda model: stop_at(model, tmp_path, 12))
+    path = list_checkpoints(tmp_path)[-1] / name
+    path.write_bytes(path.read_bytes()[:-9]) if damage == "cut" else path.unlink()
+    (tmp_path / "checkpoints/.0000011.part").mkdir()
+    with pytest.warns(UserWarning, match=r"0000010 does not fit this model or is damaged.*; going on from 0000005"):
+        go(tmp_path)
+    assert contents(tmp_path) == whole and not list(tmp_path.rglob("*.part"))
+
+
+def stop_at(model, folder, step):
+    if json.loads((folder / "log.jsonl").read_text().splitlines()[-1])["step"] == step:
+        raise RuntimeError("enough")
+    return {"held_out": 1.5}
+
+
+def test_two_damaged_checkpoints_stop_it_and_stay(tmp_path):
+    go(tmp_path)
+    for checkpoint in list_checkpoints(tmp_path)[-2:]:
+        (checkpoint / "adam.safetensors").write_bytes(b"")
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="0000012 does not fit this model or is damaged"):
+        go(tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_everything_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    seen = []
+    fsync, replace_ = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda number: (seen.append(os.readlink(f"/proc/self/fd/{number}")), fsync(number)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (seen.append(f"rename {a}"), replace_(a, b)))
+    if not os.path.exists("/proc/self/fd"):
+        pytest.skip("needs /proc to see which file is meant")
+    train(tiny_model(), Recipe(steps=1), some_batches, tmp_path)
+    rename = seen.index(f"rename {tmp_path}/checkpoints/.0000001.part")
+    flushed = {os.path.basename(path) for path in seen[:rename]}
+    assert flushed >= {"log.jsonl", "model.safetensors", "adam.safetensors", "progress.json", ".0000001.part"}
+    assert f"{tmp_path}/checkpoints" in seen[rename:]
+
+
+def test_a_log_drops_what_a_crash_cut_short(tmp_path):
+    log = Log(tmp_path, 0)
+    for step in (1, 2, 3):
+        log.add(step=step)
+    (tmp_path / "log.jsonl").write_bytes((tmp_path / "log.jsonl").read_bytes() + b'{"step": 4, "lo\x00\x00\xff')
+    assert [line["step"] for line in Log(tmp_path, 9).lines] == [1, 2, 3]
+    assert (tmp_path / "log.jsonl").read_text().count("\n") == 3
+    assert [line["step"] for line in Log(tmp_path, 2).lines] == [1, 2]
+
+
+# ---- losses that are read late
+
+
+def pretend_gpu(monkeypatch, bad):
+    "Read one update late, as on a GPU, and let update number `bad` have a loss that nobody has looked at."
+    made, init = [], training.Report.__init__
+
+    def late(self, *arguments):
+        init(self, *arguments)
+        self.late = 1
+
+    def unseen(model, adam, batches):
+        loss, tokens = update(model, adam, batches)
+        made.append(tokens)
+        return (loss * float("nan") if len(made) == bad else loss), tokens
+
+    monkeypatch.setattr(training.Report, "__init__", late)
+    monkeypatch.setattr(training, "update", unseen)
+    return made
+
+
+def test_reading_late_changes_no_line(whole, tmp_path, monkeypatch):
+    pretend_gpu(monkeypatch, None)
+    go(tmp_path)
+    assert contents(tmp_path) == whole
+
+
+@pytest.mark.parametrize("bad, made", [(3, 4), (5, 5), (4, 4)])  # 5 is saved, 4 is evaluated: read at once
+def test_a_loss_read_late_is_never_saved_or_evaluated(bad, made, tmp_path, monkeypatch):
+    done = pretend_gpu(monkeypatch, bad)
+    evaluated = []
+    with pytest.raises(FloatingPointError, match=f"the loss is nan in update {bad}, epoch 0, batch {bad}; last good checkpoint: none"):
+        go(tmp_path, lambda model: evaluated.append(1) or {"held_out": 1.5})
+    assert len(done) == made and not list_checkpoints(tmp_path)
+    assert len(evaluated) == (bad > 4) and len((tmp_path / "log.jsonl").read_text().splitlines()) == bad - 1 + len(evaluated)
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path):
+    model = tiny_model()
+    run = Run(model, optimizer(model), tmp_path, step=7, position=3)
+    run.save(2)
+    model.decoder.layers[0].feed_forward.W_1.weight.data[0, 0] = float("inf")
+    run.step = 8
+    with pytest.raises(FloatingPointError, match=r"a weight is not finite in update 8, epoch 0, batch 3; last good checkpoint: .*0000007"):
+        run.save(2)
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["0000007"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_an_update_makes_nobody_wait_for_the_gpu():
+    model = tiny_model().cuda()
+    run = Run(model, optimizer(model))
+    coming = stream(some_batches)
+    run.advance(coming, Recipe())
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        lines = [run.advance(coming, Recipe()) for _ in range(3)]
+        reads = [training.read_later(line["loss"]) for line in lines]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert [read() for read in reads] == [line["loss"].item() for line in lines]
+
+
+def test_the_bar_shows_loss_speed_and_time_left(capsys, monkeypatch):
+    monkeypatch.setattr(training, "tqdm", partial(training.tqdm, disable=False))  # the tests switch bars off
+    train(tiny_model(), Recipe(steps=3), some_batches)
+    said = capsys.readouterr()
+    assert not said.out
+    last = said.err.split("\r")[-1]
+    assert "3/3" in last and "loss=" in last and "tokens=" in last and "/s" in last and "<" in last
+
+
+# ---- averages and records
+
+
+def test_averages_that_cannot_be_made_are_refused(undisturbed, tmp_path):
+    for k in (0, -1):
+        with pytest.raises(ValueError, match="k must be 1 or more"):
+            average(tiny_model(), undisturbed, k)
+    for other in ({"N": 2}, {"d_ff": 13}):  # more layers than the checkpoints have, or wider ones
+        with pytest.raises(ValueError, match="does not fit this model or is damaged"):
+            average(tiny_model(**other), undisturbed)
+    model = tiny_model()
+    save_checkpoint(tmp_path, model, optimizer(model), {"step": 1})
+    (tmp_path / "checkpoints/0000001/model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="0000001 does not fit this model or is damaged"):
+        average(model, tmp_path)
+
+
+def test_fewer_checkpoints_than_asked_for_are_all_averaged(undisturbed):
+    assert average(tiny_model(), undisturbed, 20) == 3
+
+
+def test_a_record_can_be_made_without_git(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert provenance()["commit"] is None
