@@ -29,6 +29,7 @@ __all__ = [
     "EncoderLayer",
     "Encoder",
     "DecoderLayer",
+    "State",
     "Decoder",
     "Transformer",
     "check_ids",
@@ -210,24 +211,64 @@ class DecoderLayer(nn.Module):
 
     def start(self, memory):
         """Keys and values before the first step: none of the target's, all of the memory's."""
-        K, V = self.self_attention.keys_values(memory[:, :0])  # (B, h, 0, d_k), (B, h, 0, d_v)
-        return K, V, *self.cross_attention.keys_values(memory)
+        past = self.self_attention.keys_values(memory[:, :0])
+        # Each step reads them in this order, and would else copy them into it each time.
+        return past, [x.contiguous() for x in self.cross_attention.keys_values(memory)]
 
-    def step(self, x, cache, mask=None):
-        """One position, x (B, 1, d_model), given keys and values so far; returns x, new cache."""
-        K, V, K_memory, V_memory = cache
-
+    def step(self, x, past, memory, mask=None):
+        """One position, x (R, 1, d_model), given keys and values so far; returns x, new past."""
         def look_back(x):  # x as the sub-layer gets it: with the norm first, it is normalised
-            nonlocal K, V
-            k, v = self.self_attention.keys_values(x)  # (B, h, 1, d_k), (B, h, 1, d_v)
-            K, V = torch.cat([K, k], dim=2), torch.cat([V, v], dim=2)
-            return self.self_attention.attend(x, K, V)  # (B, 1, d_model)
+            nonlocal past
+            new = self.self_attention.keys_values(x)  # (R, h, 1, d_k), (R, h, 1, d_v)
+            past = [torch.cat(both, dim=2) for both in zip(past, new)]
+            return self.self_attention.attend(x, *past)  # (R, 1, d_model)
 
-        x = self.add_norm[0](x, look_back)  # (B, 1, d_model)
-        x = self.add_norm[1](
-            x, lambda x: self.cross_attention.attend(x, K_memory, V_memory, mask)
-        )  # (B, 1, d_model)
-        return self.add_norm[2](x, self.feed_forward), (K, V, K_memory, V_memory)
+        def look_across(x):  # to one memory, the hypotheses of a sentence are so many queries
+            queries = x.reshape(len(memory[0]), -1, x.shape[-1])  # (B, R / B, d_model)
+            return self.cross_attention.attend(queries, *memory, mask).reshape(x.shape)  # (R, 1, d_model)
+
+        x = self.add_norm[0](x, look_back)  # (R, 1, d_model)
+        x = self.add_norm[1](x, look_across)  # (R, 1, d_model)
+        return self.add_norm[2](x, self.feed_forward), past
+
+
+@dataclass
+class State:
+    """What cached decoding remembers: of each hypothesis its past, of each sentence its memory.
+
+    R hypotheses belong to B sentences, R / B to each, those of a sentence side by side.
+
+    Args:
+        past: K (R, h, t, d_k) and V (R, h, t, d_v) of the t positions so far, for each layer.
+        memory: K (B, h, S, d_k) and V (B, h, S, d_v) of the source, for each layer.
+        mask: of the source's padding, (B, 1, 1, S).
+    """
+
+    past: list
+    memory: list
+    mask: torch.Tensor
+
+    def repeat(self, k):
+        """k hypotheses in the place of each one; the memory is not copied."""
+        past = [[x.repeat_interleave(k, 0) for x in layer] for layer in self.past]
+        return State(past, self.memory, self.mask)
+
+    def select(self, rows):
+        """Go on with hypotheses rows, (R',), as many a sentence as before, side by side.
+
+        Raises:
+            ValueError: if they are not (looked at on a CPU only).
+        """
+        k = len(self.past[0][0]) // len(self.mask)  # hypotheses a sentence
+        sentences = rows[::k] // k  # (B',)
+        if rows.device.type == "cpu" and not torch.equal(rows // k, sentences.repeat_interleave(k)):
+            raise ValueError(f"rows must keep the {k} hypotheses of a sentence together, got {rows.tolist()}")
+        past = [[x[rows] for x in layer] for layer in self.past]
+        memory, mask = self.memory, self.mask
+        if len(sentences) < len(mask) or sentences.diff().ne(1).any():
+            memory = [[x[sentences] for x in layer] for layer in memory]
+            mask = mask[sentences]
+        return State(past, memory, mask)
 
 
 class Decoder(nn.Module):
@@ -251,17 +292,18 @@ class Decoder(nn.Module):
             x = layer(x, memory, causal, mask)  # (B, T, d_model)
         return self.norm(x)  # (B, T, d_model)
 
-    def start(self, memory):
-        """A cache for each layer, for cached decoding from the first position."""
-        return [layer.start(memory) for layer in self.layers]
+    def start(self, memory, mask=None):
+        """What cached decoding remembers before the first position."""
+        past, memory = zip(*(layer.start(memory) for layer in self.layers))
+        return State(list(past), list(memory), mask)
 
-    def step(self, x, caches, mask=None):
-        """One position, x (B, 1, d_model); returns the output and the new caches."""
-        new = []
-        for layer, cache in zip(self.layers, caches, strict=True):
-            x, cache = layer.step(x, cache, mask)
-            new.append(cache)
-        return self.norm(x), new
+    def step(self, x, state):
+        """One position, x (R, 1, d_model); returns the output and the new state."""
+        past = []
+        for layer, before, memory in zip(self.layers, state.past, state.memory, strict=True):
+            x, now = layer.step(x, before, memory, state.mask)
+            past.append(now)
+        return self.norm(x), State(past, state.memory, state.mask)
 
 
 class Transformer(nn.Module):
@@ -315,16 +357,15 @@ class Transformer(nn.Module):
         return self.decode(target, self.encode(source), source)  # (B, T, vocab)
 
     def start(self, source):
-        """The state of cached decoding before the first step."""
-        return padding_mask(source, self.config.pad), self.decoder.start(self.encode(source))
+        """The state of cached decoding before the first step, a hypothesis a sentence."""
+        return self.decoder.start(self.encode(source), padding_mask(source, self.config.pad))
 
     def step(self, ids, state):
-        """Logits (B, vocab) for the token after ids, (B,), and a new state; the old stays valid."""
-        mask, caches = state
-        t = caches[0][0].shape[2]  # as many keys as there were positions before
-        x = self.embed(self.target_embedding, ids[:, None], first=t)  # (B, 1, d_model)
-        x, caches = self.decoder.step(x, caches, mask)
-        return self.target_embedding.logits(x)[:, 0], (mask, caches)
+        """Logits (R, vocab) for the token after ids, (R,), and a new state; the old stays valid."""
+        t = state.past[0][0].shape[2]  # as many keys as there were positions before
+        x = self.embed(self.target_embedding, ids[:, None], first=t)  # (R, 1, d_model)
+        x, state = self.decoder.step(x, state)
+        return self.target_embedding.logits(x)[:, 0], state
 
 
 def check_ids(**named):

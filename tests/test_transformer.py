@@ -134,14 +134,28 @@ def test_cached_steps_equal_decode(change):
         again, _ = model.step(target[:, 3], states[3])
         torch.testing.assert_close(again, expected[:, 3], rtol=0, atol=1e-12)
         rows = torch.tensor([4, 1, 1])
-        chosen, _ = model.step(target[rows, 3], select(states[3], rows))
+        chosen, _ = model.step(target[rows, 3], states[3].select(rows))
         torch.testing.assert_close(chosen, expected[rows, 3], rtol=0, atol=1e-12)
 
 
-def select(state, rows):
-    if isinstance(state, torch.Tensor):
-        return state[rows]
-    return type(state)(select(part, rows) for part in state)
+@pytest.mark.parametrize("change", CHOICES)
+def test_hypotheses_of_a_sentence_share_its_memory(change):
+    model = build(replace(SMALL, **change))
+    source, target = batch(source_vocab=change.get("source_vocab", vocab))
+    k, rows = 3, torch.tensor([2, 2, 1, 6, 8, 7])  # of sentence 0, and of sentence 2
+    with torch.no_grad():
+        expected = model(source, target)
+        state = model.start(source).repeat(k)
+        for t in range(3):
+            logits, state = model.step(target[:, t].repeat_interleave(k), state)
+            torch.testing.assert_close(logits, expected[:, t].repeat_interleave(k, 0), rtol=0, atol=1e-12)
+        fewer = state.select(rows)
+        assert [len(K) for K, _ in fewer.past] == [6] * SMALL.N and [len(K) for K, _ in fewer.memory] == [2] * SMALL.N
+        logits, _ = model.step(target[rows // k, 3], fewer)
+        torch.testing.assert_close(logits, expected[rows // k, 3], rtol=0, atol=1e-12)
+        assert state.select(torch.arange(len(source) * k)).memory is state.memory
+    with pytest.raises(ValueError, match="together"):
+        state.select(torch.tensor([0, 1, 3]))
 
 
 @pytest.mark.parametrize("change", CHOICES)
