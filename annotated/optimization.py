@@ -6,7 +6,36 @@ Generated from book/09-optimization.md by tools/tangle.py: edit the chapter, not
 import torch
 import torch.nn.functional as F
 
-__all__ = ["learning_rate", "optimizer", "label_smoothed_loss"]
+__all__ = [
+    "optimizer",
+    "learning_rate",
+    "check_spread",
+    "spread_over_all",
+    "spread_over_others",
+    "spread_over_words",
+    "smoothed_loss",
+    "label_smoothed_loss",
+]
+
+
+def optimizer(model, beta1=0.9, beta2=0.98, eps=1e-9):
+    """Adam with the constants of section 5.3; its rate is set before every update.
+
+    Args:
+        model: what is to be trained.
+        beta1, beta2: how slowly the averages of the gradient and of its square forget.
+        eps: added to the divisor.
+
+    Raises:
+        ValueError: if a beta is outside [0, 1), or eps is not above 0.
+    """
+    for name, value in (("beta1", beta1), ("beta2", beta2)):
+        if not 0 <= value < 1:
+            raise ValueError(f"{name} must lie in [0, 1), got {value}")
+    if not eps > 0:
+        raise ValueError(f"eps must be above 0, got {eps}")
+    betas = (beta1, beta2)
+    return torch.optim.Adam(model.parameters(), lr=0.0, betas=betas, eps=eps, fused=True)
 
 
 def learning_rate(step, d_model=512, warmup=4000, rate=1.0):
@@ -15,36 +44,131 @@ def learning_rate(step, d_model=512, warmup=4000, rate=1.0):
     Args:
         step: number of the update.
         d_model: width of the model.
-        warmup: the rate rises linearly until this update, and then falls with the root of the step.
+        warmup: the rate rises until this update, and then falls with the root of the step.
         rate: a factor on the whole; 1 in the paper, 2 in later released code.
 
     Raises:
-        ValueError: if step or warmup is less than 1.
+        ValueError: if step, warmup or d_model is less than 1.
     """
     if step < 1 or warmup < 1:
-        raise ValueError(f"step and warmup count from 1, got step={step} and warmup={warmup}")
+        given = f"step={step} and warmup={warmup}"
+        raise ValueError(f"step and warmup count from 1, got {given}")
+    if d_model < 1:
+        raise ValueError(f"d_model must be 1 or more, got {d_model}")
     return rate * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
-def optimizer(model, beta1=0.9, beta2=0.98, eps=1e-9):
-    """Adam with the constants of section 5.3; its rate is set before every update."""
-    return torch.optim.Adam(model.parameters(), lr=0.0, betas=(beta1, beta2), eps=eps, fused=True)
+def check_spread(vocab, eps, least):
+    """Refuse a vocabulary or an eps that leaves nothing to spread.
+
+    Args:
+        vocab: tokens in the vocabulary.
+        eps: the probability to spread.
+        least: how many tokens a vocabulary must have.
+
+    Raises:
+        ValueError: if vocab is less than least, or eps is outside [0, 1).
+    """
+    if vocab < least:
+        raise ValueError(f"vocab must be {least} or more to spread eps over, got {vocab}")
+    if not 0 <= eps < 1:
+        raise ValueError(f"eps must lie in [0, 1), got {eps}")
+
+
+def spread_over_all(target, vocab, eps=0.1, pad=0):
+    """Targets that keep 1 - eps and spread eps over all tokens, the right one too (section 5.4).
+
+    Args:
+        target: identifiers, (...).
+        vocab: tokens in the vocabulary.
+        eps: eps_ls of the paper.
+        pad: not used; the three definitions are called alike.
+
+    Returns:
+        (..., vocab), probabilities.
+
+    Raises:
+        ValueError: if vocab or eps leaves nothing to spread.
+    """
+    check_spread(vocab, eps, 1)
+    shape, each = (*target.shape, vocab), eps / vocab
+    goal = torch.full(shape, each, device=target.device)  # (..., vocab)
+    return goal.scatter_(-1, target[..., None], 1 - eps + each)
+
+
+def spread_over_others(target, vocab, eps=0.1, pad=0):
+    """Targets that keep 1 - eps and spread eps over the vocab - 1 wrong tokens (released code).
+
+    Args, returns and raises as `spread_over_all`.
+    """
+    check_spread(vocab, eps, 2)
+    shape, each = (*target.shape, vocab), eps / (vocab - 1)
+    goal = torch.full(shape, each, device=target.device)  # (..., vocab)
+    return goal.scatter_(-1, target[..., None], 1 - eps)
+
+
+def spread_over_words(target, vocab, eps=0.1, pad=0):
+    """Targets that keep 1 - eps and spread eps over the wrong tokens that are not padding.
+
+    Args, returns and raises as `spread_over_all`; a target that is padding means nothing.
+    """
+    check_spread(vocab, eps, 3)
+    shape, each = (*target.shape, vocab), eps / (vocab - 2)
+    goal = torch.full(shape, each, device=target.device)  # (..., vocab)
+    goal[..., pad] = 0.0
+    return goal.scatter_(-1, target[..., None], 1 - eps)
+
+
+def smoothed_loss(logits, target, spread=spread_over_all, eps=0.1, pad=0):
+    """Cross-entropy against a target spread by any definition, written out (section 5.4).
+
+    It holds arrays as large as the logits; `label_smoothed_loss` is the one to train with.
+
+    Args:
+        logits: (..., vocab).
+        target: identifiers, (...); padding counts nothing, in the sum and in its divisor.
+        spread: one of `spread_over_all`, `spread_over_others`, `spread_over_words`.
+        eps: eps_ls of the paper.
+        pad: the identifier of padding.
+
+    Returns:
+        A scalar, in nats; NaN if there is nothing but padding.
+
+    Raises:
+        ValueError: if the shapes do not fit, or vocab or eps leaves nothing to spread.
+    """
+    if logits.shape[:-1] != target.shape:
+        raise ValueError(f"logits of shape {tuple(logits.shape)} need a target of shape "
+                         f"{tuple(logits.shape[:-1])}, got {tuple(target.shape)}")
+    goal = spread(target, logits.shape[-1], eps, pad).to(logits)  # (..., vocab)
+    lost = -(goal * logits.log_softmax(-1)).sum(-1)  # (...)
+    return lost[target != pad].mean()
 
 
 def label_smoothed_loss(logits, target, eps=0.1, pad=0, reduction="mean"):
-    """Cross-entropy against a target that keeps 1 - eps and spreads eps over all tokens (section 5.4).
+    """Cross-entropy against targets that keep 1 - eps and spread eps over all (section 5.4).
 
     Args:
         logits: (..., vocab).
         target: identifiers, (...).
         eps: eps_ls of the paper.
-        pad: target positions with this identifier count nothing, in the sum and in its divisor.
+        pad: targets with this identifier count nothing, in the sum and in its divisor.
         reduction: "mean" over the other positions, or "sum".
 
     Returns:
-        A scalar, in nats.
+        A scalar, in nats; a mean is NaN if there is nothing but padding.
+
+    Raises:
+        ValueError: if shapes do not fit, eps is outside [0, 1], or reduction is unknown.
     """
-    if logits.dtype.itemsize < 4:  # a sum over the vocabulary needs more digits than half precision has
+    if logits.shape[:-1] != target.shape:
+        raise ValueError(f"logits of shape {tuple(logits.shape)} need a target of shape "
+                         f"{tuple(logits.shape[:-1])}, got {tuple(target.shape)}")
+    if not 0 <= eps <= 1:
+        raise ValueError(f"eps must lie in [0, 1], got {eps}")
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f'reduction must be "mean" or "sum", got {reduction!r}')
+    if logits.dtype.itemsize < 4:  # a sum over the vocabulary needs more digits than these have
         logits = logits.float()
     return F.cross_entropy(
         logits.flatten(0, -2),
