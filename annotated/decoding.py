@@ -7,15 +7,18 @@ import json
 import math
 import re
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_model, save_model
+from torch import nn
 from tqdm import tqdm
 
 from annotated.data import load_vocabulary, pad_batch, replacing
+from annotated.embedding import Embedding
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.transformer import Config, Transformer
 
@@ -23,6 +26,7 @@ __all__ = [
     "evaluating",
     "output_limits",
     "select",
+    "widen",
     "greedy",
     "length_penalty",
     "cannot_improve",
@@ -31,6 +35,9 @@ __all__ = [
     "grow",
     "hypotheses",
     "beam_search",
+    "PackedLinear",
+    "PackedEmbedding",
+    "packed",
     "pieces",
     "Translator",
     "KINDS",
@@ -65,14 +72,21 @@ def output_limits(model, source, max_len=None):
 
 
 def select(state, rows):
-    """The rows of a decoding state, which may be any nesting of tuples, lists and dicts of batch-first tensors."""
+    """Rows of a decoding state: what its own `select` gives, or of each tensor in tuples, lists and dicts."""
     if isinstance(state, torch.Tensor):
         return state.index_select(0, rows)
     if isinstance(state, dict):
         return {name: select(part, rows) for name, part in state.items()}
     if isinstance(state, list | tuple):
         return type(state)([select(part, rows) for part in state])
-    return state
+    return state.select(rows) if hasattr(state, "select") else state
+
+
+def widen(state, rows, k):
+    """A state of k hypotheses, side by side, for each of the rows, (B,), which are all there are."""
+    if hasattr(state, "repeat") and not isinstance(state, torch.Tensor):
+        return state.repeat(k)
+    return select(state, rows.repeat_interleave(k))
 
 
 def greedy(model, source, max_len=None):
@@ -234,7 +248,7 @@ def hypotheses(model, source, beam=4, penalty=length_penalty, max_len=None, stop
     with evaluating(model):
         found, everyone = [None] * len(source), torch.arange(len(source), device=source.device)
         beams = Beams(everyone, beam, output_limits(model, source, max_len), penalty)
-        state = select(model.start(source), everyone.repeat_interleave(beam))
+        state = widen(model.start(source), everyone, beam)
         ids = torch.full_like(beams.log_p, model.config.bos, dtype=torch.long)  # (B, beam)
         while len(beams.sources):
             parent, state = grow(model, beams, ids, state)
@@ -266,6 +280,59 @@ def beam_search(model, source, beam=4, alpha=0.6, max_len=None):
     return [best[0][0] for best in found]
 
 
+class PackedLinear(nn.Module):
+    """A linear layer for float32 on a CPU, without gradients, its matrix in the order that oneDNN reads.
+
+    Args:
+        weight: (n, m).
+        bias: (n,) or None.
+    """
+
+    def __init__(self, weight, bias=None):
+        super().__init__()
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
+        self.bias = None if bias is None else bias.detach()
+
+    def forward(self, x):
+        """x @ weight.T + bias: (..., m) to (..., n)."""
+        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+
+
+class PackedEmbedding(nn.Module):
+    """An `Embedding` whose projection to logits is packed."""
+
+    def __init__(self, embedding):
+        super().__init__()
+        self.look_up, self.logits = embedding, PackedLinear(embedding.weight)
+
+    def forward(self, ids):
+        """As the embedding's."""
+        return self.look_up(ids)
+
+
+def packed(model):
+    """A copy of a model for searching: the same outputs, faster on a CPU, without gradients.
+
+    Args:
+        model: any model; changed later, it leaves the copy as it was.
+
+    Returns:
+        the copy, or the model itself where nothing can be packed.
+    """
+    plain = all(p.device.type == "cpu" and p.dtype == torch.float32 for p in model.parameters())
+    if not (plain and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
+        return model
+    model, made = deepcopy(model).eval(), {}
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.Linear):
+                setattr(module, name, PackedLinear(child.weight, child.bias))
+            elif isinstance(child, Embedding):  # one for both languages stays one
+                made[child] = made.get(child) or PackedEmbedding(child)
+                setattr(module, name, made[child])
+    return model
+
+
 def pieces(ids, limit, ends):
     """Cut a long list of identifiers into pieces of at most limit, after the last of the ends where there is one."""
     while len(ids) > limit:
@@ -286,6 +353,7 @@ class Translator:
 
     def __init__(self, model, vocabulary, longest=200):
         self.model, self.vocabulary, self.longest = model, vocabulary, longest
+        self.quick = packed(model)
 
     def translate(self, lines, beam=4, alpha=0.6, tokens=4096):
         """Translate a list of lines.
@@ -329,7 +397,7 @@ class Translator:
         """Translate lists of identifiers that fit one batch."""
         device = next(self.model.parameters()).device
         source = pad_batch(batch, self.model.config.pad).to(device)  # (B, S)
-        return [self.vocabulary.decode(ids) for ids in beam_search(self.model, source, beam, alpha)]
+        return [self.vocabulary.decode(ids) for ids in beam_search(self.quick, source, beam, alpha)]
 
 
 KINDS = {"Transformer": (Transformer, Config), "RecurrentSeq2Seq": (RecurrentSeq2Seq, RecurrentConfig)}

@@ -15,6 +15,7 @@ from torch import nn
 
 from annotated.data import Words
 from annotated.decoding import (
+    PackedLinear,
     Translator,
     beam_search,
     cannot_improve,
@@ -22,6 +23,7 @@ from annotated.decoding import (
     hypotheses,
     length_penalty,
     load,
+    packed,
     pieces,
     save,
     select,
@@ -373,3 +375,25 @@ def test_a_damaged_folder_gives_one_line(spoil, tmp_path):
     with pytest.raises(ValueError) as error:
         load(tmp_path)
     assert "\n" not in str(error.value) and str(tmp_path) in str(error.value)
+
+
+@pytest.mark.parametrize("change", [{}, {"norm": "pre", "final_norm": True, "bias": True}, {"source_vocab": 13, "activation": "gelu"}])
+def test_packed_models_say_the_same(change):
+    torch.manual_seed(3)
+    model = Transformer(replace(TINY, vocab=17, d_model=14, h=7, d_ff=11, N=2, **change)).eval()
+    for parameter in model.parameters():
+        parameter.data *= 2  # far from uniform, so that rounding decides nothing
+    quick, source = packed(model), torch.randint(4, 13, (5, 7))
+    assert quick is not model and any(isinstance(m, PackedLinear) for m in quick.modules())
+    assert not any(type(m) is torch.nn.Linear for m in quick.modules())
+    assert greedy(quick, source, max_len=9) == greedy(model, source, max_len=9)
+    assert beam_search(quick, source, max_len=9) == beam_search(model, source, max_len=9)
+    assert (quick.source_embedding is quick.target_embedding) == ("source_vocab" not in change)
+    model.target_embedding.weight.data.zero_()
+    with torch.inference_mode():
+        assert quick.eval()(source, source).abs().max() > 0  # a copy: what is done to the model leaves it alone
+
+
+def test_what_cannot_be_packed_is_left_alone():
+    model = Transformer(replace(TINY, vocab=17, d_model=14, h=7)).double()
+    assert packed(model) is model
