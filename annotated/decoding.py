@@ -324,7 +324,7 @@ def packed(model):
         return model
     model, made = deepcopy(model).eval(), {}
     for module in list(model.modules()):
-        for name, child in list(module.named_children()):
+        for name, child in list(module._modules.items()):  # named_children leaves repetitions out
             if isinstance(child, nn.Linear):
                 setattr(module, name, PackedLinear(child.weight, child.bias))
             elif isinstance(child, Embedding):  # one for both languages stays one
