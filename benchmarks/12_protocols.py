@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from annotated.data import load_corpus, make_batch, replacing
-from annotated.decoding import evaluating, load
+from annotated.decoding import Translator, evaluating, load
 from annotated.evaluation import accuracy, bleu, bleu_counts, chrf, cross_entropy, resampled_difference
 from annotated.training import average, provenance
 
@@ -103,14 +103,17 @@ def guided(translator, sources, references):
 
 def translate(options, sources):
     """Name -> outputs of every pair of checkpoint and search; and the translator with the mean weights."""
-    outputs, translator, given = {}, load(options.model), load(options.model)
+    outputs, given, made = {}, load(options.model), load(options.model)
     for weights, k in CHECKPOINTS.items():
-        if average(translator.model, options.checkpoints.parent, k) != k:
+        if average(made.model, options.checkpoints.parent, k) != k:
             raise SystemExit(f"{options.checkpoints} must be a folder checkpoints/ with {k} checkpoints or more")
+        translator = Translator(made.model, made.vocabulary)  # anew: it may keep a copy of the weights
         for search, (beam, alpha) in SEARCHES.items():
             outputs[f"{weights}, {search}"] = translator.translate(sources, beam, alpha)
-    for mine, theirs in zip(translator.model.parameters(), given.model.parameters(), strict=True):
+    for mine, theirs in zip(made.model.parameters(), given.model.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, msg=f"{options.model} is not the mean of {options.checkpoints}")
+    if len(set(map(tuple, outputs.values()))) < len(outputs):
+        raise SystemExit("two systems translate every sentence alike: are their weights the same?")
     return outputs, translator
 
 
