@@ -95,6 +95,7 @@ __all__ = [
     "add_train",
     "add_translate",
     "add_evaluate",
+    "ABOUT",
     "make_parser",
     "prepare_torch",
     "main",
@@ -209,11 +210,14 @@ def n_best(translator, lines, k, beam=4, alpha=0.6, rows=32):
 
 
 def join_pieces(translator, found):
-    """Join the hypotheses of a line's pieces: lists of (ids, score) -> one list of (score, text)."""
+    """Join the hypotheses of a line's pieces, (ids, score), to those of the line, (score, text)."""
     if not found:  # a line without content
         return [(0.0, "")]
     decode = translator.vocabulary.decode
-    return [(sum(s for _, s in row), " ".join(decode(ids) for ids, _ in row)) for row in zip(*found)]
+    joined = []
+    for row in zip(*found):
+        joined.append((sum(s for _, s in row), " ".join(decode(ids) for ids, _ in row)))
+    return joined
 
 
 def fingerprint(paths):
@@ -235,7 +239,7 @@ def fingerprint(paths):
 
 
 def job_of(options):
-    """What must be the same for a stopped translation to be gone on with; its input is None for a pipe."""
+    """What must stay the same for a stopped translation to go on; input is None for a pipe."""
     model = sorted(path for path in options.model.iterdir() if path.is_file())
     search = {name: getattr(options, name) for name in ("beam", "alpha", "n_best")}
     return {"model": fingerprint(model), "input": fingerprint([options.input or ""]), **search}
@@ -250,7 +254,7 @@ def done_before(part, note, job):
         job: what this run is to do, see `job_of`.
 
     Returns:
-        dict with the finished `lines` and the `bytes` of their translations; both 0 where there is none.
+        dict with the finished `lines` and the `bytes` of their translations; both may be 0.
     """
     try:
         told = json.loads(note.read_text(encoding="utf-8"))
@@ -294,7 +298,7 @@ def written(path, job):
 @contextmanager
 def printed():
     """Standard output, in the form of `written`: nothing is done already."""
-    if hasattr(sys.stdout, "reconfigure"):  # a terminal's own encoding may lack half of the letters
+    if hasattr(sys.stdout, "reconfigure"):  # the system's encoding may lack letters
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")
 
     def add(lines, text):
@@ -305,7 +309,7 @@ def printed():
 
 
 def opened(path):
-    """A file's bytes, or standard input's where the path is None; ValueError where it cannot be read."""
+    """A file's bytes, standard input's for None; ValueError where it cannot be read."""
     try:
         return nullcontext(sys.stdin.buffer) if path is None else open(path, "rb")
     except OSError as error:
@@ -345,17 +349,20 @@ def converse(translator, options):
 
 def run_translate(options):
     """`translate`: as many lines out as in, in the same order."""
+    if options.interactive and (options.input or options.output):
+        raise ValueError("interactive means standard input and output: leave out --input and --output")
     translator = load(options.model, options.device)
     typed = options.input is None and options.output is None and sys.stdin.isatty()
     (converse if options.interactive or typed else translate_stream)(translator, options)
 
 
 def decoded(path, number, line):
-    """A line's text without white space around it; ValueError, naming the place, where it is not UTF-8."""
+    """A line's text without space around it; ValueError with the place if it is not UTF-8."""
     try:
         return line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
     except UnicodeDecodeError:
-        raise ValueError(f"{path}, line {number} is not UTF-8 text: convert the file to UTF-8") from None
+        place = f"{path}, line {number}"
+        raise ValueError(f"{place} is not UTF-8 text: convert the file to UTF-8") from None
 
 
 @dataclass(frozen=True)
@@ -363,8 +370,8 @@ class FilePairs:
     """The sentence pairs of two files, read anew each time they are gone through.
 
     Args:
-        source, target: the files, one sentence a line, line n of one the translation of the other's.
-        without: strings; a pair with one of them is passed over, as is a pair with an empty side.
+        source, target: the files, a sentence a line; line n of one translates the other's.
+        without: strings; pairs with one of them are passed over, and pairs with an empty side.
 
     Raises:
         ValueError: when gone through: a file cannot be read, is not UTF-8, or has more lines.
@@ -381,8 +388,9 @@ class FilePairs:
                 if None in lines:  # one is at its end, the other a line further, or more
                     rest = [sum(1 for _ in file) for file in (source, target)]
                     has = [number - (line is None) + more for line, more in zip(lines, rest)]
-                    raise ValueError(f"{paths[0]} has {has[0]} lines and {paths[1]} has {has[1]}: "
-                                     "line n of one should be the translation of line n of the other")
+                    raise ValueError(
+                        f"{paths[0]} has {has[0]} lines and {paths[1]} has {has[1]}: "
+                        "line n of one should be the translation of line n of the other")
                 pair = tuple(decoded(path, number, line) for path, line in zip(paths, lines))
                 if all(pair) and self.without.isdisjoint(pair):
                     yield pair
@@ -413,7 +421,7 @@ def hold_out(pairs, most=2000):
 
 
 def sha256_of(path):
-    """The sha256 of a file's content, which `sha256sum` gives, too; None where it is no regular file."""
+    """The sha256 of a file, as `sha256sum` gives it; None for what is no regular file."""
     if not Path(path).is_file():
         return None
     with open(path, "rb") as file:
@@ -421,13 +429,14 @@ def sha256_of(path):
 
 
 def corpus_of_files(options):
-    """The corpus in the files of --source and --target, and of --valid-source and --valid-target.
+    """The corpus in the files that --source, --target, --valid-source and --valid-target name.
 
     Raises:
         ValueError: a file cannot be used, or nothing is left to train on.
     """
     pairs = FilePairs(options.source, options.target)
-    held_out = FilePairs(options.valid_source, options.valid_target) if options.valid_source else None
+    given = options.valid_source
+    held_out = FilePairs(given, options.valid_target) if given else None
     name = f"{options.source.name} and {options.target.name}"
     total = sum(1 for _ in pairs)
     if not total:
@@ -446,12 +455,16 @@ def corpus_of_files(options):
 
 
 def read_corpus(options):
-    """The corpus that --corpus names or that the files of --source and --target hold, for `train`."""
-    files = [getattr(options, name) for name in ("source", "target", "valid_source", "valid_target")]
+    """The corpus for `train`: what --corpus names, or what two or four files hold."""
+    names = ("source", "target", "valid_source", "valid_target")
+    files = [getattr(options, name) for name in names]
     if bool(options.corpus) == all(files[:2]) or any(files) and not all(files[:2]):
         raise ValueError("give either --corpus NAME, or --source FILE and --target FILE")
     if bool(files[2]) != bool(files[3]):
         raise ValueError("give both --valid-source and --valid-target, or neither")
+    for path in filter(None, files):
+        if path.exists() and not path.is_file():
+            raise ValueError(f"{path} is no regular file, and text to learn from is read several times")
     return load_corpus(options.corpus) if options.corpus else corpus_of_files(options)
 
 
@@ -470,14 +483,16 @@ def make_vocabulary(corpus, size, folder):
     if (folder / "run.json").exists():
         found = load_vocabulary(folder)
         if isinstance(found, Subwords) and len(found) != size:
-            raise ValueError(f"{folder} was begun with vocab={len(found)}, now vocab={size}: choose another --out")
+            begun = f"{folder} was begun with vocab={len(found)}"
+            raise ValueError(f"{begun}, now vocab={size}: choose another --out")
         return found
     for kind in (Words, Subwords):
         (folder / kind.filename).unlink(missing_ok=True)
     if corpus.name == "grammar":
         vocabulary = Words.build(corpus.train)
     else:
-        vocabulary = Subwords.train((text for pair in sampled(corpus.train) for text in pair), size)
+        texts = (text for pair in sampled(corpus.train) for text in pair)
+        vocabulary = Subwords.train(texts, size)
     vocabulary.save(folder / vocabulary.filename)
     return vocabulary
 
@@ -504,8 +519,9 @@ def encoded(pairs, vocabulary, recipe, longest=None):
             left += 1
         elif len(s) > recipe.source_tokens or len(t) > recipe.target_tokens:
             raise ValueError(
-                f"the pair that begins {source[:40]!r} has {len(s)} source and {len(t)} target tokens, more than "
-                f"source_tokens={recipe.source_tokens} or target_tokens={recipe.target_tokens}: "
+                f"the pair that begins {source[:40]!r} has {len(s)} source and {len(t)} target "
+                f"tokens, more than source_tokens={recipe.source_tokens} or "
+                f"target_tokens={recipe.target_tokens}: "
                 "raise them, or leave such pairs out with --longest N")
         else:
             yield s, t
@@ -562,12 +578,13 @@ def check_same_run(folder, **wanted):
     if not (folder / "run.json").exists():
         return
     begun = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    free = ("steps", "evaluate_every", "save_every", "vocab")  # the vocabulary has a check of its own
+    free = ("steps", "evaluate_every", "save_every", "vocab")  # vocab has a check of its own
     for part, values in wanted.items():
         for field, value in values.items():
-            was = begun[part].get(field)
+            was = begun.get(part, {}).get(field)
             if was != value and field not in free:
-                what = "other text" if field == "sha256" else f"{field}={was}, now {field}={value}"
+                what = f"{field}={was}, now {field}={value}"
+                what = "other text" if field == "sha256" else what
                 raise ValueError(f"{folder} was begun with {what}: choose another --out")
 
 
@@ -576,7 +593,8 @@ def begin(folder, config, recipe, data):
     path = folder / "run.json"
     run = provenance(config=config, recipe=recipe, data=data)
     if path.exists():
-        now = {**{name: run[name] for name in ("command", "commit", "date")}, "steps": recipe.steps}
+        now = {name: run[name] for name in ("command", "commit", "date")}
+        now["steps"] = recipe.steps
         run = json.loads(path.read_text(encoding="utf-8"))
         run["continued"] = [*run.get("continued", []), now]
     with replacing(path) as fresh:
@@ -646,16 +664,19 @@ def describe(corpus, config, run, used, scores=None):
         used: how many checkpoints the model is the mean of.
         scores: of `score`, if it was scored.
     """
-    sizes = ", ".join(f"{name}={getattr(config, name)}" for name in ("N", "d_model", "d_ff", "h", "vocab"))
+    names = ("N", "d_model", "d_ff", "h", "vocab")
+    sizes = ", ".join(f"{name}={getattr(config, name)}" for name in names)
     text = f"# A Transformer trained on {corpus.name}\n\n"
     text += f"Data: {corpus.name}. Licence of the data: {corpus.licence}\n\n"
-    text += f"{sizes}; checkpoints averaged: {used}.\nMade by `{run['command']}`, {run['date']}.\n\n"
+    text += f"{sizes}; checkpoints averaged: {used}.\n"
+    text += f"Made by `{run['command']}`, {run['date']}.\n\n"
     if scores:
-        text += f"BLEU {scores['bleu']:.2f} on {scores['sentences']} held-out pairs of validation, "
+        text += f"BLEU {scores['bleu']:.2f} on {scores['sentences']} held-out (validation) pairs, "
         text += f"beam {scores['beam']}, alpha {scores['alpha']}: {scores['signature']}\n\n"
     text += "To use it, with THIS as the path of this folder:\n\n```\n"
     text += "python -m annotated translate --model THIS --input FILE\n"
-    text += "python -c 'import annotated; print(annotated.load(\"THIS\").translate([\"TEXT\"]))'\n```\n"
+    code = 'import annotated; print(annotated.load("THIS").translate(["TEXT"]))'
+    text += f"python -c '{code}'\n```\n"
     return text
 
 
@@ -679,7 +700,8 @@ def run_train(options):
     """`train`: corpus to subwords to batches to a model folder."""
     config, recipe = settings(options)
     folder, corpus = options.out, read_corpus(options)
-    data = {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance, "longest": options.longest}
+    data = {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance,
+            "longest": options.longest}
     check_same_run(folder, config=asdict(config), recipe=asdict(recipe), data=data)
     vocabulary = make_vocabulary(corpus, config.vocab, folder)
     pairs, held_out = token_pairs(corpus, vocabulary, recipe, folder, options.longest)
@@ -707,7 +729,8 @@ def finish(model, vocabulary, corpus, folder, keep, most):
         write_scores(folder, {**scores, "corpus": corpus.name, "split": "validation"})
         with replacing(folder / "README.md") as fresh:
             fresh.write_text(describe(corpus, model.config, run, used, scores), encoding="utf-8")
-        print(f"BLEU {scores['bleu']:.2f} on {scores['sentences']} held-out pairs", file=sys.stderr)
+        count = scores["sentences"]
+        print(f"BLEU {scores['bleu']:.2f} on {count} held-out pairs", file=sys.stderr)
 
 
 def state_of(name, folder):
@@ -731,8 +754,10 @@ def run_fetch(options):
 
 def add_fetch(parser):
     """Options of `fetch`."""
-    parser.add_argument("name", nargs="?", help=f"{', '.join(CORPORA)}, or all; default: list them")
-    parser.add_argument("--folder", type=Path, help="where to; default: $ANNOTATED_DATA, or else the system's cache")
+    names = ", ".join(CORPORA)
+    parser.add_argument("name", nargs="?", help=f"{names}, or all; default: list them")
+    parser.add_argument("--folder", type=Path,
+                        help="where to; default: $ANNOTATED_DATA, or else the system's cache")
 
 
 MEANING = dict(line.split(None, 1) for line in """
@@ -784,7 +809,7 @@ METAVAR = {int: "N", float: "X", str: "NAME", yes_or_no: "true|false"}
 
 
 def add_fields(parser, kind, meaning, title, shown=True):
-    """Give the parser an option for each field of a dataclass that has a meaning, named as the field."""
+    """Give the parser an option for each field of a dataclass that has a meaning."""
     group = parser.add_argument_group(title)
     for field in fields(kind):
         if field.name in meaning:
@@ -801,7 +826,7 @@ EXAMPLES = {
       --source_tokens 1000 --target_tokens 1000 --out model
   python -m annotated train --source train.en --target train.de --preset small --vocab 8000 \\
       --source_tokens 4000 --target_tokens 4000 --longest 200 --out model
-Stopped by Ctrl-C, the same command goes on. Sentences that are held out are never trained on.""",
+Stopped by Ctrl-C, the same command goes on. Held-out sentences are never trained on.""",
     "translate": """examples:
   echo "A man rides a bike." | python -m annotated translate --model model
   python -m annotated translate --model model --input test.en --output test.out
@@ -824,38 +849,47 @@ Lines out are as many as lines in. Stopped with --output, the same command goes 
 
 def add_corpus(parser):
     """Options that say which sentence pairs."""
-    parser.add_argument("--corpus", help=f"a corpus by name: grammar, {', '.join(CORPORA)}")
-    parser.add_argument("--source", type=Path, help="or a file of source sentences, one a line")
-    parser.add_argument("--target", type=Path, help="and one of their translations")
+    add = parser.add_argument
+    add("--corpus", help=f"a corpus by name: grammar, {', '.join(CORPORA)}")
+    add("--source", type=Path, help="or a file of source sentences, one a line")
+    add("--target", type=Path, help="and one of their translations")
 
 
 def add_machine(parser):
     """Options that say where to compute."""
+    add = parser.add_argument
     default = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", default=default, help=f"cpu or cuda (default {default})")
-    parser.add_argument("--threads", type=int, help="CPU threads; default: torch's own choice")
+    add("--device", default=default, help=f"cpu or cuda (default {default})")
+    add("--threads", type=int, help="CPU threads; default: torch's own choice")
 
 
 def add_search(parser):
     """Options of the search."""
-    parser.add_argument("--model", type=Path, required=True, help="a model folder")
-    parser.add_argument("--beam", type=int, default=4, help="hypotheses a sentence; 1 is greedy search (default 4)")
-    parser.add_argument("--alpha", type=float, default=0.6, help="of the length penalty (default 0.6)")
+    add = parser.add_argument
+    add("--model", type=Path, required=True, help="a model folder")
+    add("--beam", type=int, default=4, help="of the search; 1 is greedy (default 4)")
+    add("--alpha", type=float, default=0.6, help="of the length penalty (default 0.6)")
     add_machine(parser)
 
 
 def add_train(parser):
     """Options of `train`."""
+    add = parser.add_argument
     add_corpus(parser)
     add_machine(parser)
-    parser.add_argument("--valid-source", type=Path, help="held-out source sentences; default: about one pair "
-                        "in fifty, 2000 at most, chosen by a hash of the text and never trained on")
-    parser.add_argument("--valid-target", type=Path, help="their translations")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the model, its log and its checkpoints")
-    parser.add_argument("--preset", choices=PRESETS, default="small", help="sizes to begin with (default small)")
-    parser.add_argument("--longest", type=int, help="leave out pairs with a side of more tokens, and say how many")
-    parser.add_argument("--score", type=int, default=1000, help="held-out pairs that are translated and scored "
-                        "at the end, at most (default 1000; 0: none)")
+    add("--valid-source", type=Path,
+        help="held-out source sentences; default: about one pair "
+        "in fifty, 2000 at most, chosen by a hash of the text and never trained on")
+    add("--valid-target", type=Path, help="their translations")
+    add("--out", type=Path, required=True,
+        help="folder for the model, its log and its checkpoints")
+    add("--preset", choices=PRESETS, default="small",
+        help="sizes to begin with (default small)")
+    add("--longest", type=int,
+        help="leave out pairs with a side of more tokens, and say how many")
+    add("--score", type=int, default=1000,
+        help="held-out pairs to be translated and scored "
+        "at the end, at most (default 1000; 0: none)")
     sizes = "sizes (the paper's symbols; what is not given, the preset decides)"
     add_fields(parser, Config, MEANING, sizes, shown=False)
     add_fields(parser, Recipe, PACE, "recipe")
@@ -863,33 +897,40 @@ def add_train(parser):
 
 def add_translate(parser):
     """Options of `translate`."""
+    add = parser.add_argument
     add_search(parser)
-    parser.add_argument("--input", type=Path, help="a file, one sentence a line; default: standard input")
-    parser.add_argument("--output", type=Path, help="a file; default: standard output")
-    parser.add_argument("--n-best", type=int, default=0, metavar="K",
-                        help="K translations of each line, each a line of number, score, text with tabs between")
-    parser.add_argument("--interactive", action="store_true", help="answer each line at once, as on a terminal")
-    parser.add_argument("--window", type=int, default=1000, help="lines translated together (default 1000)")
+    add("--input", type=Path, help="a file, one sentence a line; default: standard input")
+    add("--output", type=Path, help="a file; default: standard output")
+    add("--n-best", type=int, default=0, metavar="K",
+        help="K translations of a line, each as number, score and text with tabs between")
+    add("--interactive", action="store_true",
+        help="answer each line at once, as on a terminal")
+    add("--window", type=int, default=1000, help="lines translated together (default 1000)")
 
 
 def add_evaluate(parser):
     """Options of `evaluate`."""
+    add = parser.add_argument
     add_search(parser)
     add_corpus(parser)
-    parser.add_argument("--split", choices=("validation", "test"), default="test", help="of a corpus (default test)")
-    parser.add_argument("--lowercase", action="store_true", help="compare without case")
-    parser.add_argument("--tokenize", default="13a", metavar="NAME",
-                        help="BLEU's tokeniser: 13a (default), zh for Chinese, char, intl, none, ...")
-    parser.add_argument("--out", type=Path, help="folder for scores.json and outputs.txt")
+    add("--split", choices=("validation", "test"), default="test",
+        help="of a corpus (default test)")
+    add("--lowercase", action="store_true", help="compare without case")
+    add("--tokenize", default="13a", metavar="NAME",
+        help="BLEU's tokeniser: 13a (default), zh for Chinese, char, intl, none, ...")
+    add("--out", type=Path, help="folder for scores.json and outputs.txt")
+
+
+ABOUT = "Train, use and score the Transformer of the book."
 
 
 def make_parser():
     """The parser of `python -m annotated`."""
     raw = {"formatter_class": argparse.RawDescriptionHelpFormatter}
     release = sys.modules["annotated"].__version__  # the package that this module is part of
-    about = "Train, use and score the Transformer of the book."
-    parser = argparse.ArgumentParser(prog="annotated", description=about, epilog=EXAMPLES[None], **raw)
-    parser.add_argument("--version", action="version", version=f"annotated {release}, torch {torch.__version__}")
+    parser = argparse.ArgumentParser("annotated", description=ABOUT, epilog=EXAMPLES[None], **raw)
+    version = f"annotated {release}, torch {torch.__version__}"
+    parser.add_argument("--version", action="version", version=version)
     parser.set_defaults(run=lambda options: parser.print_help())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, function, add, help_ in (
@@ -898,7 +939,8 @@ def make_parser():
         ("evaluate", run_evaluate, add_evaluate, "score a model with BLEU"),
         ("fetch", run_fetch, add_fetch, "download a corpus; without a name, list them"),
     ):
-        command = commands.add_parser(name, help=help_, description=help_, epilog=EXAMPLES[name], **raw)
+        texts = {"help": help_, "description": help_, "epilog": EXAMPLES[name]}
+        command = commands.add_parser(name, **texts, **raw)
         command.set_defaults(run=function)
         add(command)
     return parser
@@ -921,7 +963,7 @@ def main(arguments=None):
         arguments: list of strings; default: those of the process.
 
     Returns:
-        the exit status: 0, 2 for what cannot be done as asked, 130 after an interrupt, 141 for a closed pipe.
+        the exit status: 0; 2: cannot be done; 130: interrupted; 141: nobody reads the output.
     """
     options = make_parser().parse_args(arguments)
     try:
