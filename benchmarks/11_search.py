@@ -111,6 +111,13 @@ def main():
     torch.set_num_threads(options.threads)
     corpus, translator = load_corpus(options.corpus), load(options.model)
     lines, references = map(list, zip(*sample(corpus, options.sentences, options.seed), strict=True))
+    weights = hashlib.sha256((options.model / "model.safetensors").read_bytes()).hexdigest()
+    data = {"corpus": corpus.name, "part": "validation", "licence": corpus.licence, "sha256": corpus.provenance}
+    run = provenance(
+        model={"folder": str(options.model), "sha256": weights}, data=data, seed=options.seed,
+        sentences=options.sentences, beams=BEAMS, alphas=ALPHAS, batch=BATCH,
+        signature=bleu(references, references)[1],
+    )
     full, scores = {}, {"table": [], "greedy": [], "stopping": []}
     for beam in BEAMS:
         full[beam] = search(translator, lines, beam, 0.0, when_full)
@@ -128,13 +135,6 @@ def main():
         line = {"beam": beam, "alpha": alpha, "when_full": full[beam][1], "cannot_improve": rows, "same_best": same}
         scores["stopping"].append(line)
         print(json.dumps(line), file=sys.stderr)
-    weights = hashlib.sha256((options.model / "model.safetensors").read_bytes()).hexdigest()
-    data = {"corpus": corpus.name, "part": "validation", "licence": corpus.licence, "sha256": corpus.provenance}
-    run = provenance(
-        model={"folder": str(options.model), "sha256": weights}, data=data, seed=options.seed,
-        sentences=options.sentences, beams=BEAMS, alphas=ALPHAS, batch=BATCH,
-        signature=bleu(references, references)[1],
-    )
     options.out.mkdir(parents=True, exist_ok=True)
     for name, value in (("run.json", run), ("scores.json", scores)):
         with replacing(options.out / name) as fresh:
