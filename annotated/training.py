@@ -15,7 +15,7 @@ import time
 import warnings
 from collections import deque
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -97,14 +97,14 @@ def update(model, adam, batches):
     Args:
         model: its config gives pad and, if the loss is to be smoothed, eps_ls.
         adam: the model's optimizer, its rate set.
-        batches: of source (B, S) and target (B, T + 1), best on the CPU, which they are counted on.
+        batches: of source (B, S) and target (B, T + 1), best on the CPU, where they are counted.
 
     Returns:
-        The loss in nats a token, a tensor on the model's device, so that nothing waits for it,
+        The loss in nats a token, a tensor on the model's device, so that nothing waits,
         and the number of target tokens, without padding.
 
     Raises:
-        FloatingPointError: on a CPU, if the loss is not finite; the weights are then as before.
+        FloatingPointError: on a CPU, if the loss is not finite; the weights stay as they were.
     """
     pad, device = model.config.pad, next(model.parameters()).device
     eps_ls = getattr(model.config, "eps_ls", 0.0)  # the recurrent baseline smooths nothing
@@ -125,7 +125,7 @@ def update(model, adam, batches):
 
 
 def read_later(value):
-    """Begin to copy a number from its device; calling the result gives it, and waits if it must.
+    """Begin to copy a number from its device; the result, when called, waits for it.
 
     Args:
         value: a tensor of one element.
@@ -170,7 +170,7 @@ def stream(batches, epoch=0, position=0):
 
 
 def flush(path):
-    """Wait until a file, or the names in a folder, are on the disk, where a power cut spares them."""
+    """Wait until a file, or the names in a folder, are safe from a power cut, on the disk."""
     if os.name == "posix":  # elsewhere folders cannot be opened
         number = os.open(path, os.O_RDONLY)
         try:
@@ -180,19 +180,19 @@ def flush(path):
 
 
 def list_checkpoints(folder):
-    """The checkpoints in a training folder, oldest first; whatever is half written has another name."""
+    """The checkpoints in a training folder, oldest first; what is half written is not seen."""
     return sorted(Path(folder, "checkpoints").glob("[0-9]*"))
 
 
 def discard(checkpoint):
-    """Remove a checkpoint: out of sight by one rename, then file by file, so that none is seen in part."""
+    """Remove a checkpoint, out of sight first, so that it is never seen in part."""
     away = checkpoint.with_name(f".{checkpoint.name}.part")
     checkpoint.rename(away)
     shutil.rmtree(away)
 
 
 def prune(folder, keep):
-    """Keep the newest checkpoints, and of the newest two all that is needed to go on from them."""
+    """Keep the newest checkpoints, and of the newest two the optimizer, to go on from."""
     found = list_checkpoints(folder)
     for old in found[:-keep]:
         discard(old)
@@ -202,7 +202,7 @@ def prune(folder, keep):
 
 @contextmanager
 def writing(folder):
-    """Inside, a disk that takes no more raises an error that says what is kept and what would do.
+    """Inside, a disk that takes no more raises an error that says what is kept.
 
     Raises:
         OSError: if something could not be written.
@@ -210,11 +210,11 @@ def writing(folder):
     try:
         yield
     except (OSError, SafetensorError) as error:
-        good = list_checkpoints(folder)[-1:]
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        kept, reason = "no checkpoint yet", getattr(error, "strerror", None)
+        for newest in list_checkpoints(folder)[-1:]:
+            kept = f"checkpoint {newest.name} and those before"
         raise OSError(
-            f"cannot write to {folder}: {reason}; kept: "
-            f"{f'checkpoint {good[0].name} and those before' if good else 'no checkpoint yet'}; "
+            f"cannot write to {folder}: {reason or ' '.join(str(error).split())}; kept: {kept}; "
             "make room, then the same command goes on from there"
         ) from error
 
@@ -276,7 +276,7 @@ def load_checkpoint(checkpoint, model, adam):
 
 
 def load_newest(folder, model, adam):
-    """Go back to the newest checkpoint or, if it is damaged, to the one before, with a warning.
+    """Go back to the newest checkpoint; if it is damaged, with a warning, to the one before.
 
     Returns:
         The progress; None if there is no checkpoint.
@@ -304,11 +304,12 @@ def load_newest(folder, model, adam):
 
 @contextmanager
 def stopping():
-    """A list that is empty until an interrupt or a request to terminate comes; then it holds the signal."""
+    """A list, empty until an interrupt or a request to terminate comes, which it then holds."""
     seen = []
     signals = (signal.SIGINT, signal.SIGTERM)
+    note = lambda number, frame: seen.append(number)  # noqa: E731
     try:
-        before = [signal.signal(s, lambda number, frame: seen.append(number)) for s in signals]
+        before = [signal.signal(s, note) for s in signals]
     except ValueError:  # only the main thread may listen
         before = []
     try:
@@ -391,7 +392,7 @@ class Run:
     position: int = 0
 
     def save(self, keep):
-        """Write a checkpoint, if there is a folder; FloatingPointError if a weight is not finite."""
+        """Write a checkpoint, if there is a folder, unless a weight is not finite."""
         if self.folder is None:
             return
         if not all(p.isfinite().all() for p in self.model.parameters()):
@@ -401,18 +402,20 @@ class Run:
         save_checkpoint(self.folder, self.model, self.adam, progress, keep)
 
     def resume(self, keep):
-        """Go on from the newest checkpoint, if there is one; prune, lest a kill left that undone."""
+        """Go on from the newest checkpoint, if any; prune, as a kill may have left that undone."""
         if self.folder is not None:
-            for name, value in (load_newest(self.folder, self.model, self.adam) or {}).items():
+            progress = load_newest(self.folder, self.model, self.adam) or {}
+            for name, value in progress.items():
                 setattr(self, name, value)
             prune(self.folder, keep)
         return self
 
     def advance(self, coming, recipe):
-        """One update from the batches that come; returns its line of the log, the loss a tensor."""
+        """One update from the batches that come; returns its line of the log, loss a tensor."""
         batches = [next(coming) for _ in range(recipe.accumulate)]
         self.step, (self.epoch, self.position) = self.step + 1, batches[-1][-1]
-        rate = learning_rate(self.step, self.model.config.d_model, recipe.warmup, recipe.rate)
+        d_model = self.model.config.d_model
+        rate = learning_rate(self.step, d_model, recipe.warmup, recipe.rate)
         for group in self.adam.param_groups:
             group["lr"] = rate
         # Seeded step by step: a resumed training drops the same units as one never stopped.
@@ -426,7 +429,7 @@ class Run:
 
 
 class Report:
-    """Log and progress bar of a run; a GPU's losses are read one update late, so that it need not wait.
+    """Log and progress bar of a run; a GPU need not wait, its losses are read one update late.
 
     Args:
         log: where the lines go.
@@ -444,11 +447,12 @@ class Report:
 
     def add(self, line):
         """Take the line of an update; write those whose turn has come."""
-        self.waiting.append((line, read_later(line["loss"]), (self.run.epoch, self.run.position)))
+        place = self.run.epoch, self.run.position
+        self.waiting.append((line, read_later(line["loss"]), place))
         self.settle(self.late)
 
     def settle(self, late=0):
-        """Read and write all lines but so many; FloatingPointError for a loss that is not finite."""
+        """Read and write all lines but so many; refuse a loss that is not finite."""
         while len(self.waiting) > late:
             line, read, place = self.waiting.popleft()
             if not math.isfinite(loss := read()):
@@ -466,22 +470,23 @@ class Report:
 
 
 def train(model, recipe, batches, folder=None, evaluate=None):
-    """Train, log, evaluate and save; called again with the same folder, go on where it stopped.
+    """Train, log, evaluate and save; with the same folder again, go on where it stopped.
 
     Args:
-        model: on the device it is to be trained on; its config gives eps_ls, d_model and pad.
+        model: on the device to train on; its config gives eps_ls, d_model and pad.
         recipe: what training varies.
         batches: called with (epoch, position), gives the epoch's (source, target) batches
-            from position on; source (B, S) ends in eos, target (B, T + 1) goes from bos to eos.
+            from position on; source (B, S) up to eos, target (B, T + 1) from bos to eos.
         folder: where log.jsonl and checkpoints go; None keeps nothing on disk.
-        evaluate: f(model) -> dict of numbers, called every recipe.evaluate_every updates and at the end.
+        evaluate: f(model) -> dict of numbers, called every recipe.evaluate_every updates
+            and at the end.
 
     Returns:
         The log: a dict for each update and each evaluation.
 
     Raises:
-        FloatingPointError: if the loss is not finite; names the update and the last good checkpoint.
-        KeyboardInterrupt: after an interrupt or a request to terminate, when the checkpoint is written.
+        FloatingPointError: if the loss is not finite; names update and last good checkpoint.
+        KeyboardInterrupt: after an interrupt or a request to terminate, once all is saved.
         OSError: if the disk takes no more; says what is kept.
         ValueError: if the folder's checkpoints are damaged or another model's.
     """
@@ -516,7 +521,7 @@ def commit():
 
 
 def provenance(**more):
-    """Where a record comes from: command, commit, date, machine, versions; and what the caller adds."""
+    """Where a record comes from: command, commit, date, machine, versions; and `more`."""
     script, cpu = Path(sys.argv[0]), Path("/proc/cpuinfo")
     inside = script.name == "__main__.py"
     program = "-m annotated" if inside else f"{script.parent.name}/{script.name}"
@@ -534,7 +539,7 @@ def provenance(**more):
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine,
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        **{k: asdict(v) if hasattr(v, "__dataclass_fields__") else v for k, v in more.items()},
+        **{k: asdict(v) if is_dataclass(v) else v for k, v in more.items()},
     }
 
 
@@ -550,7 +555,7 @@ def average(model, folder, k=5):
         How many there were.
 
     Raises:
-        ValueError: if k is less than 1, there is no checkpoint, or one is damaged or another model's.
+        ValueError: if k is less than 1, or checkpoints are missing, damaged or another model's.
     """
     if k < 1:
         raise ValueError(f"k must be 1 or more, got {k}")
@@ -560,9 +565,10 @@ def average(model, folder, k=5):
     sums = {}
     for checkpoint in found:
         with reading(checkpoint):
-            load_model(model, str(checkpoint / "model.safetensors"))  # refuses another model's
-            for name, value in load_file(checkpoint / "model.safetensors").items():
+            path = checkpoint / "model.safetensors"
+            load_model(model, str(path))  # refuses another model's
+            for name, value in load_file(path).items():
                 sums[name] = sums.get(name, 0) + value.double()
-    # The tied matrix is stored once, so the model has more names than the file.
-    model.load_state_dict({name: total / len(found) for name, total in sums.items()}, strict=False)
+    mean = {name: total / len(found) for name, total in sums.items()}
+    model.load_state_dict(mean, strict=False)  # a tied matrix has two names and is stored once
     return len(found)

@@ -3,8 +3,9 @@
     python benchmarks/10_kill.py [--once 20] [--often 5] [--seed 0] [--out results/10-kill]
 
 A small training with dropout, two batches an update, evaluation and a checkpoint after every second update runs
-undisturbed. Then it is killed at a random moment of that time and resumed, `--once` times; and `--often` trainings
-are killed again and again, after random shares of that time, until one attempt comes through.
+undisturbed. Then `--once` trainings are killed at a random moment each and resumed; and `--often` trainings are killed
+again and again, until one attempt comes through. A moment is a random number of lines in the log, and from there
+a random delay of about two updates at most.
 At the end all checkpoints (weights, optimizer, progress) and the log must equal the undisturbed ones byte for byte,
 but for the seconds that the log's evaluations give.
 Each attempt is a process of its own, forked from this one, which has loaded the libraries and trains nothing.
@@ -33,6 +34,7 @@ from annotated.transformer import TINY, Transformer
 
 RECIPE = Recipe(steps=40, warmup=10, accumulate=2, evaluate_every=5, save_every=2, keep=3)
 SIZES = replace(TINY, N=1, d_model=32, d_ff=32, h=2, P_drop=0.3)
+DELAY = 0.06
 COMPARED = ["model.safetensors, adam.safetensors and progress.json of every checkpoint", "log.jsonl, without seconds"]
 
 
@@ -47,11 +49,23 @@ def training(folder, pairs, vocab):
     train(model, RECIPE, batches, folder, lambda model: {"held_out": cross_entropy(model, held_out)})
 
 
-def attempt(work, gap=None):
-    """Run training in a process and kill it after so many seconds; returns whether it had ended by itself."""
+def lines_of(folder):
+    log = Path(folder, "log.jsonl")
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+def attempt(work, lines=None, delay=0.0):
+    """Run training in a process, and kill it so many seconds after its log has so many lines.
+
+    Returns:
+        whether it had ended by itself, as it does in any case without `lines`.
+    """
     process = multiprocessing.get_context("fork").Process(target=training, args=work)
     process.start()
-    process.join(gap)
+    if lines is not None:
+        while process.is_alive() and lines_of(work[0]) < lines:
+            time.sleep(0.001)
+    process.join(None if lines is None else delay)
     ended = process.exitcode is not None
     process.kill()
     process.join()
@@ -60,13 +74,12 @@ def attempt(work, gap=None):
     return ended
 
 
-def left(folder, gap):
+def left(folder):
     """What a kill left behind."""
-    found, log = list_checkpoints(folder), Path(folder, "log.jsonl")
+    found = list_checkpoints(folder)
     return {
-        "after_seconds": round(gap, 3),
         "newest_checkpoint": int(found[-1].name) if found else None,
-        "log_lines": len(log.read_text().splitlines()) if log.exists() else 0,
+        "log_lines": lines_of(folder),
         "half_written": any(Path(folder, "checkpoints").glob(".*.part")),
     }
 
@@ -78,13 +91,15 @@ def contents(folder):
     return files
 
 
-def trial(work, gaps, expected):
-    """Kill after each of the gaps, until an attempt ends by itself; then let it end."""
-    kills, ended = [], False
-    for gap in gaps:
-        if ended := attempt(work, gap):
-            break
-        kills.append(left(work[0], gap))
+def trial(work, moments, often, expected):
+    """Kill a training once, or again and again until an attempt ends by itself; then let it end."""
+    total, kills, ended = expected["log.jsonl"].count(b"\n"), [], False
+    while not ended and (often or not kills):
+        already = lines_of(work[0])
+        lines = already + moments.randint(-3, 8) if often else moments.randrange(total)
+        ended = attempt(work, lines, moments.uniform(0, DELAY))
+        if not ended:
+            kills.append(left(work[0]))
     if not ended:
         attempt(work)
     return {"kills": kills, "identical": contents(work[0]) == expected}
@@ -105,17 +120,11 @@ def main():
     optimizer(Transformer(replace(SIZES, vocab=len(vocabulary))))  # the first loads much of torch, once for all forks
     with tempfile.TemporaryDirectory() as place:
         work = lambda name: (f"{place}/{name}", pairs, len(vocabulary))  # noqa: E731
-        start = time.monotonic()
         attempt(work("undisturbed"))
-        seconds = time.monotonic() - start
         expected = contents(f"{place}/undisturbed")
-        once, often = [], []
-        for number in range(options.once):
-            once.append(trial(work(f"once-{number}"), [moments.uniform(0, seconds)], expected))
-        for number in range(options.often):
-            gaps = iter(lambda: moments.uniform(0, 0.6) * seconds, None)
-            often.append(trial(work(f"often-{number}"), gaps, expected))
-    scores = {"seconds_undisturbed": round(seconds, 3), "compared": COMPARED, "files": len(expected)}
+        once = [trial(work(f"once-{i}"), moments, False, expected) for i in range(options.once)]
+        often = [trial(work(f"often-{i}"), moments, True, expected) for i in range(options.often)]
+    scores = {"compared": COMPARED, "files": len(expected), "longest_delay_seconds": DELAY}
     scores |= {"once": once, "again_and_again": often}
     options.out.mkdir(parents=True, exist_ok=True)
     run = provenance(seed=options.seed, config=SIZES, recipe=RECIPE)
