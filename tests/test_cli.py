@@ -214,11 +214,28 @@ def test_only_the_same_job_is_gone_on_with(tmp_path, called, fake, change):
 
 
 def test_from_a_pipe_a_stopped_translation_begins_anew(tmp_path, called, fake):
-    job = {"model": "m", "input": None, "beam": 4, "alpha": 0.6, "n_best": 0}
+    arguments = ["translate", "--model", fake, "--output", tmp_path / "out"]
+    options = cli.make_parser().parse_args(list(map(str, arguments)))
     (tmp_path / "out.part").write_text("X\n")
-    (tmp_path / "out.part.json").write_text(json.dumps({"job": job, "lines": 1, "bytes": 2}))
-    status, _, said = called("translate", "--model", fake, "--output", tmp_path / "out", stdin=b"a\n")
+    (tmp_path / "out.part.json").write_text(json.dumps({"job": cli.job_of(options), "lines": 1, "bytes": 2}))
+    status, _, said = called(*arguments, stdin=b"a\n")
     assert status == 0 and "going on" not in said and (tmp_path / "out").read_text() == "A |\n"
+
+
+def test_numbers_of_lines_go_on_with_the_job(tmp_path, called, fake, monkeypatch):
+    (tmp_path / "in").write_text("a\nb\nc\n")
+    arguments = ["translate", "--model", fake, "--input", tmp_path / "in", "--output", tmp_path / "out", "--window", 1, "--n-best", 1]
+    seen = []
+
+    def found(translator, lines, *_):
+        seen.extend(lines)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return [[(-0.5, line)] for line in lines]
+
+    monkeypatch.setattr(cli, "n_best", found)
+    assert called(*arguments)[0] == 130 and called(*arguments)[0] == 0
+    assert (tmp_path / "out").read_text() == "1\t-0.5000\ta\n2\t-0.5000\tb\n3\t-0.5000\tc\n" and len(seen) == 4
 
 
 def test_output_appears_only_when_it_is_complete(tmp_path, called, fake):
@@ -474,6 +491,14 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(text, model, tmp_pa
     assert not (tmp_path / "out" / "config.json").exists()
     assert annotated(*arguments).returncode == 0
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
+
+
+def test_checkpoints_that_a_stop_left_are_removed_but_the_newest(tmp_path):
+    for step in (40, 53, 60, 80, 97):
+        (tmp_path / "checkpoints" / f"{step:07d}").mkdir(parents=True)
+    cli.drop_unplanned(tmp_path, every=20)
+    assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [40, 60, 80, 97]
+    cli.drop_unplanned(tmp_path / "nothing", every=20)
 
 
 def test_what_lies_in_a_folder_without_a_run_is_made_anew(text, model, tmp_path, called):
