@@ -35,18 +35,19 @@ def check_lines(outputs, references):
     """
     for name, lines in (("outputs", outputs), ("references", references)):
         if isinstance(lines, str):
-            raise TypeError(f"{name} must be a list of strings, got one string: put it in a list")
+            raise TypeError(f"{name} must be a list of strings, not a string: put it in a list")
     if not outputs or len(outputs) != len(references):
         raise ValueError("outputs and references must be equally many, and at least one: "
                          f"got {len(outputs)} and {len(references)}")
 
 
 def bleu_metric(lowercase, tokenize):
-    """SacreBLEU's metric for a way of splitting into words; ValueError where there is no such way."""
+    """SacreBLEU's metric for one of its tokenisers; ValueError where there is no such one."""
     from sacrebleu.metrics import BLEU
 
     if tokenize not in BLEU.TOKENIZERS:
-        raise ValueError(f"tokenize must be one of {', '.join(sorted(BLEU.TOKENIZERS))}, not {tokenize!r}")
+        known = ", ".join(sorted(BLEU.TOKENIZERS))
+        raise ValueError(f"tokenize must be one of {known}, not {tokenize!r}")
     return BLEU(lowercase=lowercase, tokenize=tokenize, force=tokenize == "none")
 
 
@@ -64,7 +65,7 @@ def bleu(outputs, references, lowercase=False, tokenize="13a"):
 
     Raises:
         TypeError: if outputs or references are one string.
-        ValueError: if there are no outputs, or not as many as references, or no such tokeniser.
+        ValueError: if there are no outputs, not as many as references, or no such tokeniser.
     """
     check_lines(outputs, references)
     metric = bleu_metric(lowercase, tokenize)
@@ -73,7 +74,7 @@ def bleu(outputs, references, lowercase=False, tokenize="13a"):
 
 
 def chrf(outputs, references):
-    """Corpus chrF, the F-score of character n-grams, by sacreBLEU; the paper reports BLEU only.
+    """Corpus chrF, the F-score of character n-grams, by sacreBLEU; not in the paper.
 
     Args:
         outputs: translations, strings, as a reader would see them.
@@ -100,12 +101,13 @@ def bleu_counts(outputs, references, lowercase=False, tokenize="13a"):
     Args, raises: as for `bleu`.
 
     Returns:
-        (B, 10): n-grams that match for n = 1 to 4, n-grams of the output, words of output and of reference.
+        (B, 10): matching n-grams for n = 1 to 4, the output's n-grams for n = 1 to 4, words of the
+        output and of the reference.
     """
     check_lines(outputs, references)
     metric = bleu_metric(lowercase, tokenize)
-    metric.effective_order = True  # which concerns a sentence's own score only, and keeps it from warning
-    scores = [metric.sentence_score(output, [wanted]) for output, wanted in zip(outputs, references)]
+    metric.effective_order = True  # moves a sentence's own score only, and silences a warning
+    scores = [metric.sentence_score(made, [wanted]) for made, wanted in zip(outputs, references)]
     rows = [[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in scores]
     return torch.tensor(rows, dtype=torch.long)  # (B, 10)
 
@@ -119,7 +121,7 @@ def bleu_of_counts(counts):
 
 
 def resampled_difference(a, b, samples=1000, seed=0):
-    """How far the difference of two BLEU scores moves when the test sentences are drawn anew.
+    """How far the difference of two BLEU scores moves if the test sentences are drawn anew.
 
     Args:
         a, b: counts of the same sentences, (B, 10), see `bleu_counts`.
@@ -127,23 +129,23 @@ def resampled_difference(a, b, samples=1000, seed=0):
         seed: decides the draws.
 
     Returns:
-        The difference a - b; the interval (low, high) that holds 95 % of the drawn differences; and p, the share
-        of draws that lie as far from the measured difference as 0 does. p is 1 where the two are equal.
+        The difference a - b; the interval (low, high) that holds 95 % of the drawn differences;
+        and p, the share of draws that lie at least as far from the measured difference as 0 does.
 
     Raises:
         ValueError: if a and b are not of the same sentences, or samples are fewer than 40.
     """
     if a.shape != b.shape or a.dim() != 2 or a.shape[1] != 10:
-        raise ValueError(f"a and b must both have the shape (sentences, 10), got {tuple(a.shape)}, {tuple(b.shape)}")
+        shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
+        raise ValueError(f"a and b must both have the shape (sentences, 10), not {shapes}")
     if samples < 40:
-        raise ValueError(f"samples must be 40 or more, or 95 % of them cannot be told, got {samples}")
+        raise ValueError(f"samples must be 40 or more, to leave out 2.5 % at each end, got {samples}")
     B, generator = len(a), torch.Generator().manual_seed(seed)
     drawn = torch.randint(B, (samples, B), generator=generator)  # (samples, B)
     times = torch.zeros(samples, B, dtype=torch.double)  # (samples, B)
-    times.scatter_add_(1, drawn, torch.ones_like(times))
-    spread = torch.tensor(
-        [bleu_of_counts(x) - bleu_of_counts(y) for x, y in zip(times @ a.double(), times @ b.double())]
-    )  # (samples,)
+    times.scatter_add_(1, drawn, torch.ones_like(times))  # how often each sentence was drawn
+    sums = zip(times @ a.double(), times @ b.double())
+    spread = torch.tensor([bleu_of_counts(x) - bleu_of_counts(y) for x, y in sums])  # (samples,)
     difference = bleu_of_counts(a.sum(0)) - bleu_of_counts(b.sum(0))
     far = ((spread - difference).abs() >= abs(difference) - 1e-9).sum().item()
     low, high = spread.sort().values[[samples // 40, samples - 1 - samples // 40]].tolist()
@@ -169,7 +171,7 @@ def paired_bootstrap(a, b, references, samples=1000, seed=0):
 
 
 def cross_entropy(model, batches):
-    """The mean loss in nats a target token, without smoothing and without padding; its exponential is the perplexity.
+    """The mean loss in nats a target token, neither smoothing nor padding counted (Table 3).
 
     Args:
         model: called with (source, target).
@@ -192,7 +194,7 @@ def cross_entropy(model, batches):
 
 
 def perplexity(model, batches):
-    """The exponential of the cross-entropy: per word piece, so comparable only with the same vocabulary (Table 3)."""
+    """The exponential of the cross-entropy, comparable with the same vocabulary only (Table 3)."""
     return math.exp(cross_entropy(model, batches))
 
 
@@ -202,7 +204,7 @@ def bits_per_byte(loss, tokens, texts):
     Args:
         loss: mean of nats a token, eos counted as a token, see `cross_entropy`.
         tokens: how many tokens the mean is over.
-        texts: the strings they stand for; each has one more byte for its end, as each has an eos.
+        texts: the strings they stand for; the end of each, its eos, counts as one byte.
 
     Raises:
         ValueError: if there are no texts.
@@ -214,7 +216,7 @@ def bits_per_byte(loss, tokens, texts):
 
 
 def accuracy(model, batches):
-    """The share of target tokens that the model finds likeliest, given the right ones before (section 5.4).
+    """The share of target tokens that the model finds likeliest after the right ones (section 5.4).
 
     Args, raises: as for `cross_entropy`.
     """
