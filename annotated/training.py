@@ -345,6 +345,7 @@ class Log:
                 self.lines.append(line)
         with writing(folder), replacing(self.path) as fresh:
             fresh.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
+            flush(fresh)
 
     def add(self, **line):
         """Append a line."""

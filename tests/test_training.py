@@ -436,6 +436,7 @@ def test_everything_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch
     if not os.path.exists("/proc/self/fd"):
         pytest.skip("needs /proc to see which file is meant")
     train(tiny_model(), Recipe(steps=1), some_batches, tmp_path)
+    assert seen[0].endswith(".log.jsonl.part") and seen[1] == f"rename {tmp_path}/.log.jsonl.part"
     rename = seen.index(f"rename {tmp_path}/checkpoints/.0000001.part")
     flushed = {os.path.basename(path) for path in seen[:rename]}
     assert flushed >= {"log.jsonl", "model.safetensors", "adam.safetensors", "progress.json", ".0000001.part"}
