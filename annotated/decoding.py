@@ -174,11 +174,13 @@ class Beams:
         """
         # A float64 model's scores are float64, too.
         self.log_p, self.score = self.log_p.to(log_probs), self.score.to(log_probs)
-        total = self.log_p[..., None] + log_probs  # (B, k, vocab)
-        total = total.masked_fill(self.done[..., None], -math.inf)
-        total[..., pad] = torch.where(self.done, math.inf, total[..., pad])  # a finished one keeps its place
+        # Of one hypothesis, no more continuations than there are places can be among the best.
+        best, token = log_probs.topk(min(log_probs.shape[1:]))  # (B, k, m)
+        total = (self.log_p[..., None] + best).masked_fill(self.done[..., None], -math.inf)  # (B, k, m)
+        total[..., 0].masked_fill_(self.done, math.inf)  # a finished one keeps its place
+        token = token.masked_fill(self.done[..., None], pad)  # (B, k, m)
         best, index = total.flatten(1).topk(self.log_p.shape[1])  # (B, k)
-        parent, token = index // total.shape[-1], index % total.shape[-1]  # (B, k)
+        parent, token = index // total.shape[-1], token.flatten(1).gather(1, index)  # (B, k)
         for name in ("log_p", "score", "lengths"):
             setattr(self, name, getattr(self, name).gather(1, parent))
         self.log_p = torch.where(self.done, self.log_p, best)  # (B, k)

@@ -263,10 +263,10 @@ class State:
         sentences = rows[::k] // k  # (B',)
         if rows.device.type == "cpu" and not torch.equal(rows // k, sentences.repeat_interleave(k)):
             raise ValueError(f"rows must keep the {k} hypotheses of a sentence together, got {rows.tolist()}")
-        past = [[x[rows] for x in layer] for layer in self.past]
+        past = [[x.index_select(0, rows) for x in layer] for layer in self.past]
         memory, mask = self.memory, self.mask
         if len(sentences) < len(mask) or sentences.diff().ne(1).any():
-            memory = [[x[sentences] for x in layer] for layer in memory]
+            memory = [[x.index_select(0, sentences) for x in layer] for layer in memory]
             mask = mask[sentences]
         return State(past, memory, mask)
 

@@ -1,0 +1,98 @@
+"""How long do greedy and beam search take, beside other implementations of the same model?
+
+    python benchmarks/11_decoding.py [--rounds 7] [--threads 2] [--out results/11-decoding]
+
+The base model's sizes (vocabulary 8,192) with random weights, 16 sentences of 30 tokens, 40 new tokens each, by
+greedy search and with a beam of 4. MarianMTModel of transformers and CTranslate2 (float32) get the same weights.
+Length penalty 0 and a forced length of 40 leave no room for different rules: before anything is timed, all must
+write the same tokens. Ours is timed plain and packed (chapter 11).
+Writes run.json and scores.json.
+"""
+
+import argparse
+import math
+import tempfile
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from peers import ctranslate2_folder, keep_memory, marian, summary, take_turns, write_record
+
+from annotated.decoding import beam_search, greedy, packed
+from annotated.transformer import BASE, Transformer
+
+B, S, LENGTH = 16, 30, 40
+
+
+class Endless(Transformer):
+    """Never says eos, so that every output has the full length."""
+
+    def step(self, ids, state):
+        logits, state = super().step(ids, state)
+        logits[:, self.config.eos] = -math.inf
+        return logits, state
+
+
+def ours(model, source, beam):
+    if beam == 1:
+        return greedy(model, source, max_len=LENGTH)
+    return beam_search(model, source, beam, alpha=0.0, max_len=LENGTH)
+
+
+@torch.inference_mode()
+def of_marian(model, source, beam):
+    lengths = {"min_new_tokens": LENGTH, "max_new_tokens": LENGTH}
+    rules = {"num_beams": beam, "do_sample": False, **({"length_penalty": 0.0} if beam > 1 else {})}
+    made = model.generate(source, attention_mask=source != model.config.pad_token_id, **lengths, **rules)
+    return [row[1 : 1 + LENGTH].tolist() for row in made]
+
+
+def of_ctranslate2(translator, names, source, beam):
+    rules = {"beam_size": beam, "length_penalty": 0.0, "max_batch_size": B}
+    lengths = {"min_decoding_length": LENGTH, "max_decoding_length": LENGTH}
+    lines = [[names[i] for i in row] for row in source.tolist()]
+    made = translator.translate_batch(lines, **rules, **lengths)
+    ids = {name: i for i, name in enumerate(names)}
+    return [[ids[token] for token in result.hypotheses[0]] for result in made]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--N", type=int, default=BASE.N, help="fewer layers for a trial")
+    parser.add_argument("--out", type=Path, default=Path("results/11-decoding"))
+    options = parser.parse_args()
+    import ctranslate2
+
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    keep_memory()
+    config = replace(BASE, N=options.N, vocab=8192, eps_norm=1e-5)  # CTranslate2 and Marian: eps 1e-5
+    model = Endless(config).eval()
+    source = torch.randint(4, config.vocab, (B, S))
+    source[:, -1] = config.eos
+    with tempfile.TemporaryDirectory() as folder:
+        names = ctranslate2_folder(model, folder)
+        translator = ctranslate2.Translator(folder, compute_type="float32", intra_threads=options.threads)
+    sides = {
+        "ours": partial(ours, packed(model)), "ours, not packed": partial(ours, model),
+        "transformers": partial(of_marian, marian(model)), "CTranslate2": partial(of_ctranslate2, translator, names),
+    }
+    scores = {"sentences": B, "source tokens": S, "new tokens": LENGTH, "layers": options.N}
+    for beam, name in ((1, "greedy"), (4, "beam 4")):
+        made = {side: search(source, beam) for side, search in sides.items()}
+        for side, outputs in made.items():
+            if outputs != made["ours"]:
+                raise SystemExit(f"{name}: {side} writes other tokens than ours; nothing was timed")
+        searches = {side: partial(search, source, beam) for side, search in sides.items()}
+        scores[name] = summary(take_turns(searches, options.rounds, name))
+        for side, row in scores[name].items():
+            print(f"{name}: {side:18}", *(f"{key} {value}" for key, value in row.items()), sep="  ")
+    write_record(options.out, scores, {"transformers": version("transformers"), "ctranslate2": ctranslate2.__version__})
+
+
+if __name__ == "__main__":
+    main()

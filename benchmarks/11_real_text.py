@@ -1,0 +1,86 @@
+"""How long does translating a test set take, as a user of each library would do it?
+
+    ANNOTATED_DATA=... python benchmarks/11_real_text.py [--rounds 3] [--threads 2] [--out results/11-real-text]
+
+The 1,000 sentences of Multi30k test 2016, beam 4, by the book's Tatoeba model (not trained on captions; what is
+compared is time) in three libraries with the same weights: `Translator.translate`; MarianMTModel.generate in
+batches of 32 in the file's order; CTranslate2 in float32, which sorts by length itself, 32 at a time.
+Length penalty 0, because each library means something else by another value; at most 100 new tokens.
+The libraries differ in what becomes of a finished hypothesis, so outputs need not all be equal: the share that is,
+and the BLEU of each, stand in the record. Subwords are encoded and decoded inside the measured time.
+Writes run.json and scores.json.
+"""
+
+import argparse
+import tempfile
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from peers import ctranslate2_folder, keep_memory, marian, summary, take_turns, write_record
+
+from annotated.data import load_corpus, pad_batch
+from annotated.decoding import load
+from annotated.evaluation import bleu
+
+BEAM, BATCH, LONGEST = 4, 32, 100
+
+
+@torch.inference_mode()
+def of_marian(model, vocabulary, lines):
+    outputs = []
+    for i in range(0, len(lines), BATCH):
+        source = pad_batch([vocabulary.encode(line) for line in lines[i : i + BATCH]])
+        made = model.generate(source, attention_mask=source != 0, num_beams=BEAM, do_sample=False,
+                              length_penalty=0.0, max_new_tokens=LONGEST)
+        outputs += [vocabulary.decode(row) for row in made.tolist()]
+    return outputs
+
+
+def of_ctranslate2(translator, names, vocabulary, lines):
+    ids = {name: i for i, name in enumerate(names)}
+    source = [[names[i] for i in vocabulary.encode(line)] for line in lines]
+    made = translator.translate_batch(source, beam_size=BEAM, max_batch_size=BATCH, length_penalty=0.0,
+                                      max_decoding_length=LONGEST)
+    return [vocabulary.decode([ids[token] for token in result.hypotheses[0]]) for result in made]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--lines", type=int, default=1000, help="fewer for a trial")
+    parser.add_argument("--model", type=Path, default=Path("results/tatoeba-cpu"))
+    parser.add_argument("--out", type=Path, default=Path("results/11-real-text"))
+    options = parser.parse_args()
+    import ctranslate2
+
+    torch.set_num_threads(options.threads)
+    keep_memory()
+    lines, references = (list(side) for side in zip(*load_corpus("multi30k-en-de").test[: options.lines], strict=True))
+    ours = load(options.model)
+    for module in ours.model.modules():  # Marian's is fixed at this
+        if hasattr(module, "eps"):
+            module.eps = 1e-5
+    ours = type(ours)(ours.model, ours.vocabulary)
+    with tempfile.TemporaryDirectory() as folder:
+        names = ctranslate2_folder(ours.model, folder, eps_norm=1e-5)
+        translator = ctranslate2.Translator(folder, compute_type="float32", intra_threads=options.threads)
+    sides = {
+        "ours": partial(ours.translate, beam=BEAM, alpha=0.0),
+        "transformers": partial(of_marian, marian(ours.model), ours.vocabulary),
+        "CTranslate2": partial(of_ctranslate2, translator, names, ours.vocabulary),
+    }
+    made = {name: translate(lines) for name, translate in sides.items()}
+    rows = summary(take_turns({name: partial(f, lines) for name, f in sides.items()}, options.rounds, "beam 4"))
+    for name, outputs in made.items():
+        rows[name]["outputs equal to ours"] = round(sum(map(str.__eq__, outputs, made["ours"])) / len(lines), 3)
+        rows[name]["BLEU"] = round(bleu(outputs, references)[0], 2)
+        print(f"{name:14}", *(f"{key} {value}" for key, value in rows[name].items()), sep="  ")
+    scores = {"sentences": len(lines), "beam": BEAM, **rows}
+    write_record(options.out, scores, {"transformers": version("transformers"), "ctranslate2": ctranslate2.__version__})
+
+
+if __name__ == "__main__":
+    main()
