@@ -57,8 +57,16 @@ serve: book
 	@echo "http://localhost:$(PORT)"
 	@$(PY) -m http.server --directory _build/html $(PORT)
 
-bench: $(STAMP)
-	@for script in benchmarks/*.py; do [ -e "$$script" ] || continue; echo "$$script"; $(PY) $$script || exit 1; done
+# Side by side with other implementations, on this machine; the records in results/ are made one by one, as their
+# README says. What needs real text is fetched on the first use.
+BENCH = 01_sequential 02_scoring 08_streaming 10_step 10_real_lengths 11_decoding 11_real_text
+
+bench: $(VENV)/.bench
+	@for name in $(BENCH); do echo "$$name"; $(PY) benchmarks/$$name.py --out _build/bench/$$name || exit 1; done
+
+$(VENV)/.bench: $(STAMP)
+	@$(PY) -m pip install --quiet --disable-pip-version-check -e .[bench]
+	@touch $@
 
 # On a machine with a GPU: the tests that need one, and every notebook run there (errors count, outputs may differ).
 gpu: $(STAMP)
