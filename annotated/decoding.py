@@ -13,12 +13,15 @@ from functools import partial
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_model, save_model
 from torch import nn
 from tqdm import tqdm
 
+from annotated.attention import scaled_dot_product_attention
 from annotated.data import load_vocabulary, pad_batch, replacing
 from annotated.embedding import Embedding
+from annotated.layers import LayerNorm
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.transformer import Config, Transformer
 
@@ -37,6 +40,7 @@ __all__ = [
     "beam_search",
     "PackedLinear",
     "PackedEmbedding",
+    "FusedNorm",
     "packed",
     "pieces",
     "Translator",
@@ -312,6 +316,18 @@ class PackedEmbedding(nn.Module):
         return self.look_up(ids)
 
 
+class FusedNorm(nn.Module):
+    """A `LayerNorm` as one operation."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x):
+        """As the norm's."""
+        return F.layer_norm(x, x.shape[-1:], self.norm.gain, self.norm.bias, self.norm.eps)
+
+
 def packed(model):
     """A copy of a model for searching: the same outputs, faster on a CPU, without gradients.
 
@@ -329,9 +345,13 @@ def packed(model):
         for name, child in list(module._modules.items()):  # named_children leaves repetitions out
             if isinstance(child, nn.Linear):
                 setattr(module, name, PackedLinear(child.weight, child.bias))
+            elif isinstance(child, LayerNorm):
+                setattr(module, name, FusedNorm(child))
             elif isinstance(child, Embedding):  # one for both languages stays one
                 made[child] = made.get(child) or PackedEmbedding(child)
                 setattr(module, name, made[child])
+        if getattr(module, "attention", None) is scaled_dot_product_attention:
+            module.attention = F.scaled_dot_product_attention
     return model
 
 

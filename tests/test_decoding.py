@@ -278,6 +278,35 @@ def test_stopping_early_misses_nothing_and_saves_steps(penalty):
     assert asked[cannot_improve] < asked[when_full]
 
 
+class Table(nn.Module):
+    "A model whose next token depends on the last one only: last token -> probabilities of pad, bos, eos and two words."
+
+    config = replace(SMALL, vocab=5)
+
+    def __init__(self, rows):
+        super().__init__()
+        self.rows = {ids: torch.tensor(row, dtype=torch.double).log() for ids, row in rows.items()}
+
+    def start(self, source):
+        return source
+
+    def step(self, ids, state):
+        return torch.stack([self.rows.get(i, self.rows[3]) for i in ids.tolist()]), state
+
+
+@pytest.mark.parametrize("alpha,best", [(-1.0, [3, 2]), (0.0, [3, 2]), (1.0, [4, 4, 4, 4, 2])])
+def test_the_bound_counts_the_next_length_and_the_last(alpha, best):
+    rows = {1: [0, 0, 0.3, 0.4, 0.3], 3: [0, 0, 1, 0, 0], 4: [0, 0, 0.01, 0, 0.99]}
+    if alpha > 0:  # a long output that is behind at first
+        rows |= {4: [0, 0, 0.25, 0, 0.75]}
+    model, penalty = Table(rows), partial(length_penalty, alpha=alpha)
+    (early,), (full,) = (
+        hypotheses(model, torch.tensor([[3, 2]]), 3, penalty, 60, stop) for stop in (cannot_improve, when_full)
+    )
+    assert early[0] == full[0]
+    assert alpha > 0 or full[0][0] == best
+
+
 @every_model
 def test_outputs_stop_at_their_own_limit(kind, seed):
     model = Watched(random_model(kind, seed), endless=True)
@@ -386,6 +415,8 @@ def test_packed_models_say_the_same(change):
     quick, source = packed(model), torch.randint(4, 13, (5, 7))
     assert quick is not model and any(isinstance(m, PackedLinear) for m in quick.modules())
     assert not any(type(m) is torch.nn.Linear for m in quick.modules())
+    assert quick.encoder.layers[0].self_attention.attention is torch.nn.functional.scaled_dot_product_attention
+    assert not any(type(m).__name__ == "LayerNorm" for m in quick.encoder.layers[0].add_norm[0].children())
     assert greedy(quick, source, max_len=9) == greedy(model, source, max_len=9)
     assert beam_search(quick, source, max_len=9) == beam_search(model, source, max_len=9)
     assert (quick.source_embedding is quick.target_embedding) == ("source_vocab" not in change)
