@@ -329,7 +329,7 @@ def test_files_of_unequal_length_are_refused(tmp_path, lines):
 
 
 def test_held_out_pairs_depend_on_their_text_only_and_are_about_a_fiftieth():
-    pairs = [(f"source {i % 700}", f"target {i % 900}") for i in range(5000)]
+    pairs = [(f"source {i % 700}", f"target {i % 900}") for i in range(5000)] * 2
     held = cli.hold_out(pairs)
     assert 60 <= len(held) <= 140 and len(set(held)) == len(held) and set(held) <= set(pairs)
     shuffled = list(pairs)
