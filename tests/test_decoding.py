@@ -294,17 +294,19 @@ class Table(nn.Module):
         return torch.stack([self.rows.get(i, self.rows[3]) for i in ids.tolist()]), state
 
 
-@pytest.mark.parametrize("alpha,best", [(-1.0, [3, 2]), (0.0, [3, 2]), (1.0, [4, 4, 4, 4, 2])])
-def test_the_bound_counts_the_next_length_and_the_last(alpha, best):
-    rows = {1: [0, 0, 0.3, 0.4, 0.3], 3: [0, 0, 1, 0, 0], 4: [0, 0, 0.01, 0, 0.99]}
-    if alpha > 0:  # a long output that is behind at first
-        rows |= {4: [0, 0, 0.25, 0, 0.75]}
-    model, penalty = Table(rows), partial(length_penalty, alpha=alpha)
-    (early,), (full,) = (
-        hypotheses(model, torch.tensor([[3, 2]]), 3, penalty, 60, stop) for stop in (cannot_improve, when_full)
-    )
-    assert early[0] == full[0]
-    assert alpha > 0 or full[0][0] == best
+@pytest.mark.parametrize(
+    "alpha,begin,best",
+    [
+        (-1.0, [0, 0, 0.3, 0.4, 0.3], [3, 2]),  # one token more, before the divisor has fallen further
+        (1.0, [0, 0, 0.6, 0.0, 0.4], [4] * 10),  # far behind, and best when it reaches the limit
+    ],
+)
+def test_the_bound_looks_at_the_next_length_and_at_the_limit(alpha, begin, best):
+    model = Table({1: begin, 3: [0, 0, 1, 0, 0], 4: [0, 0, 0.01, 0, 0.99]})
+    penalty, longest = partial(length_penalty, alpha=alpha), 10 if alpha > 0 else 60
+    for stop in (when_full, cannot_improve):
+        (found,) = hypotheses(model, torch.tensor([[3, 2]]), 3, penalty, longest, stop)
+        assert found[0][0] == best
 
 
 @every_model
