@@ -205,7 +205,7 @@ def n_best(translator, lines, k, beam=4, alpha=0.6, rows=32):
     for start in range(0, len(parts), rows):
         batch = parts[start:start + rows]
         source = pad_batch(batch, translator.model.config.pad).to(device)  # (B, S)
-        results = hypotheses(translator.model, source, beam, penalty)
+        results = hypotheses(translator.quick, source, beam, penalty)
         found.update(zip(map(tuple, batch), results))
     return [join_pieces(translator, [found[tuple(p)][:k] for p in pieces]) for pieces in cut]
 
