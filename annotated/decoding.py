@@ -368,7 +368,8 @@ class Translator:
     """A model with its vocabulary: lines of text in, lines of text out.
 
     Args:
-        model: anything with `start`, `step` and `config`.
+        model: anything with `start`, `step` and `config`; changed later, it needs a new Translator,
+            because this one searches with a copy (see `packed`).
         vocabulary: anything with `encode` and `decode`.
         longest: a line of more tokens is translated in pieces, since the model has seen none so long.
     """
