@@ -274,6 +274,11 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path):
 # ---- on a terminal
 
 
+def heeds_interrupts():
+    "A program that a shell put into the background begins with interrupts ignored, and hands that on."
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def until(terminal, wanted, seconds=60):
     "What comes from a terminal, up to some bytes."
     found, end = b"", time.monotonic() + seconds
@@ -291,7 +296,7 @@ def test_on_a_terminal_each_line_is_answered(tmp_path, end, status):
     ours, theirs = os.openpty()
     os.set_blocking(ours, False)
     command = [*script(tmp_path), "--beam", "1"]
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, preexec_fn=heeds_interrupts)
     until(ours, b"> ")
     os.write(ours, "für\n".encode())
     assert "FÜR |".encode() in until(ours, b"|\r\n> ")
