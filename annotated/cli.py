@@ -38,7 +38,7 @@ from annotated.data import (
 )
 from annotated.decoding import Translator, hypotheses, length_penalty, load, save
 from annotated.evaluation import bleu, chrf, cross_entropy
-from annotated.training import Recipe, average, discard, list_checkpoints, provenance, train
+from annotated.training import Recipe, average, provenance, train
 from annotated.transformer import BASE, BIG, TINY, Config, Transformer
 
 __all__ = [
@@ -78,7 +78,6 @@ __all__ = [
     "describe",
     "PRESETS",
     "settings",
-    "drop_unplanned",
     "run_train",
     "finish",
     "state_of",
@@ -697,18 +696,6 @@ def settings(options):
     return replace(PRESETS[options.preset], **sizes), Recipe(**recipe)
 
 
-def drop_unplanned(folder, every):
-    """Remove the checkpoints that a stop has left; the newest stays, to go on from.
-
-    Args:
-        folder: of the training.
-        every: updates between the planned ones.
-    """
-    for path in list_checkpoints(folder)[:-1]:
-        if int(path.name) % every:
-            discard(path)
-
-
 def run_train(options):
     """`train`: corpus to subwords to batches to a model folder."""
     config, recipe = settings(options)
@@ -727,10 +714,7 @@ def run_train(options):
     def evaluate(model):
         return {"validation_loss": round(cross_entropy(model, validation), 4)}
 
-    drop_unplanned(folder, recipe.save_every)
-    more = replace(recipe, keep=recipe.keep + 2)
-    train(model, more, Batches(pairs, *budget, recipe.seed), folder, evaluate)
-    drop_unplanned(folder, recipe.save_every)
+    train(model, recipe, Batches(pairs, *budget, recipe.seed), folder, evaluate)
     finish(model, vocabulary, corpus, folder, recipe.keep, options.score)
 
 

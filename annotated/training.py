@@ -191,12 +191,21 @@ def discard(checkpoint):
     shutil.rmtree(away)
 
 
-def prune(folder, keep):
-    """Keep the newest checkpoints, and of the newest two the optimizer, to go on from."""
+def prune(folder, keep, every=1):
+    """Keep the newest checkpoint and the last planned ones, and of the newest two the optimizer.
+
+    Args:
+        folder: of the training.
+        keep: how many planned ones stay.
+        every: a checkpoint is planned where this divides its step; any other is of a stop.
+    """
     found = list_checkpoints(folder)
-    for old in found[:-keep]:
-        discard(old)
-    for old in found[-keep:-2]:
+    planned = [path for path in found if int(path.name) % every == 0]
+    stay = sorted({*planned[-keep:], *found[-1:]})
+    for old in found:
+        if old not in stay:
+            discard(old)
+    for old in stay[:-2]:
         (old / "adam.safetensors").unlink(missing_ok=True)
 
 
@@ -219,14 +228,14 @@ def writing(folder):
         ) from error
 
 
-def save_checkpoint(folder, model, adam, progress, keep=5):
+def save_checkpoint(folder, model, adam, progress, keep=5, every=1):
     """Write folder/checkpoints/STEP, whole or not at all, then prune the older ones.
 
     Args:
         folder: of the training.
         model, adam: whose numbers are kept.
         progress: a dict for JSON; its "step" names the checkpoint.
-        keep: how many checkpoints stay.
+        keep, every: which checkpoints stay, see `prune`.
 
     Raises:
         OSError: if the disk takes no more; earlier checkpoints are then as they were.
@@ -243,7 +252,7 @@ def save_checkpoint(folder, model, adam, progress, keep=5):
             for path in (*fresh.iterdir(), fresh):
                 flush(path)
         flush(checkpoints)
-        prune(folder, keep)
+        prune(folder, keep, every)
 
 
 @contextmanager
@@ -392,7 +401,7 @@ class Run:
     epoch: int = 0
     position: int = 0
 
-    def save(self, keep):
+    def save(self, keep, every=1):
         """Write a checkpoint, if there is a folder, unless a weight is not finite."""
         if self.folder is None:
             return
@@ -400,15 +409,15 @@ class Run:
             place = self.epoch, self.position
             raise not_finite("a weight is not finite", self.folder, self.step, place)
         progress = {"step": self.step, "epoch": self.epoch, "position": self.position}
-        save_checkpoint(self.folder, self.model, self.adam, progress, keep)
+        save_checkpoint(self.folder, self.model, self.adam, progress, keep, every)
 
-    def resume(self, keep):
+    def resume(self, keep, every=1):
         """Go on from the newest checkpoint, if any; prune, as a kill may have left that undone."""
         if self.folder is not None:
             progress = load_newest(self.folder, self.model, self.adam) or {}
             for name, value in progress.items():
                 setattr(self, name, value)
-            prune(self.folder, keep)
+            prune(self.folder, keep, every)
         return self
 
     def advance(self, coming, recipe):
@@ -492,7 +501,7 @@ def train(model, recipe, batches, folder=None, evaluate=None):
         ValueError: if the folder's checkpoints are damaged or another model's.
     """
     run = Run(model, optimizer(model, recipe.beta1, recipe.beta2, recipe.eps), folder)
-    log = Log(folder, run.resume(recipe.keep).step)
+    log = Log(folder, run.resume(recipe.keep, recipe.save_every).step)
     report, coming = Report(log, run, recipe.steps), stream(batches, run.epoch, run.position)
     with report.bar, stopping() as signals:
         while run.step < recipe.steps:
@@ -505,7 +514,7 @@ def train(model, recipe, batches, folder=None, evaluate=None):
             if asked or last or run.step % recipe.save_every == 0:
                 report.settle()
                 log.flush()
-                run.save(recipe.keep)
+                run.save(recipe.keep, recipe.save_every)
             if asked:
                 what = f"stopped after update {run.step}"
                 raise KeyboardInterrupt(f"{what}; the same command goes on from there")

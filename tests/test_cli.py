@@ -498,14 +498,6 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(text, model, tmp_pa
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
 
 
-def test_checkpoints_that_a_stop_left_are_removed_but_the_newest(tmp_path):
-    for step in (40, 53, 60, 80, 97):
-        (tmp_path / "checkpoints" / f"{step:07d}").mkdir(parents=True)
-    cli.drop_unplanned(tmp_path, every=20)
-    assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [40, 60, 80, 97]
-    cli.drop_unplanned(tmp_path / "nothing", every=20)
-
-
 def test_what_lies_in_a_folder_without_a_run_is_made_anew(text, model, tmp_path, called):
     for name in ("subwords.model", "tokens"):  # as if the run had been killed before it began
         source, target = model / name, tmp_path / "out" / name

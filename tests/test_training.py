@@ -24,6 +24,7 @@ from annotated.training import (
     average,
     list_checkpoints,
     provenance,
+    prune,
     save_checkpoint,
     stream,
     train,
@@ -187,9 +188,20 @@ def test_a_request_to_stop_saves_first(number, tmp_path):
 
 def test_only_the_newest_checkpoints_stay(undisturbed):
     found = list_checkpoints(undisturbed)
-    assert [int(path.name) for path in found] == [49, 56, 60]
-    assert [(path / "adam.safetensors").exists() for path in found] == [False, True, True]
+    assert [int(path.name) for path in found] == [42, 49, 56, 60]  # the last is not one of the three planned
+    assert [(path / "adam.safetensors").exists() for path in found] == [False, False, True, True]
     assert not list(undisturbed.glob("**/*.part"))
+
+
+def test_a_stop_leaves_no_trace_among_the_checkpoints(tmp_path):
+    for step in (20, 40, 53, 60, 80, 97):
+        (tmp_path / "checkpoints" / f"{step:07d}").mkdir(parents=True)
+    prune(tmp_path, keep=3, every=20)
+    assert [int(path.name) for path in list_checkpoints(tmp_path)] == [40, 60, 80, 97]  # the newest stays, to go on from
+    (tmp_path / "checkpoints" / "0000100").mkdir()
+    prune(tmp_path, keep=3, every=20)
+    assert [int(path.name) for path in list_checkpoints(tmp_path)] == [60, 80, 100]
+    prune(tmp_path / "nothing", keep=3, every=20)
 
 
 def test_the_average_is_the_mean(undisturbed):
@@ -544,7 +556,7 @@ def test_averages_that_cannot_be_made_are_refused(undisturbed, tmp_path):
 
 
 def test_fewer_checkpoints_than_asked_for_are_all_averaged(undisturbed):
-    assert average(tiny_model(), undisturbed, 20) == 3
+    assert average(tiny_model(), undisturbed, 20) == len(list_checkpoints(undisturbed)) == 4
 
 
 def test_a_record_can_be_made_without_git(monkeypatch):
