@@ -75,7 +75,7 @@ def matrix_rate(shapes, seconds=4.0):
 
 def write_record(folder, scores, versions):
     """run.json and scores.json, each whole or not at all."""
-    run = provenance()
+    run = provenance(seed=0)
     run["versions"] |= versions
     for name, content in (("run.json", run), ("scores.json", scores)):
         with replacing(Path(folder, name)) as fresh:
