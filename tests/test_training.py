@@ -146,7 +146,7 @@ def start(folder):
 
 def wait_for_lines(folder, count):
     path = folder / "log.jsonl"
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300  # a busy machine takes a minute to load torch
     while not path.exists() or len(path.read_text().splitlines()) < count:
         assert time.monotonic() < until, "training does not start"
         time.sleep(0.005)
@@ -156,7 +156,7 @@ def wait_for_lines(folder, count):
 def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     process = start(folder)
-    assert process.wait(timeout=120) == 0
+    assert process.wait(timeout=300) == 0
     return folder
 
 
@@ -167,7 +167,7 @@ def test_killed_and_resumed_ends_with_the_same_weights(moment, undisturbed, tmp_
     process.kill()
     process.wait()
     assert (done := list_checkpoints(tmp_path)) and int(done[-1].name) < 60
-    assert start(tmp_path).wait(timeout=120) == 0
+    assert start(tmp_path).wait(timeout=300) == 0
     assert (tmp_path / "log.jsonl").read_text() == (undisturbed / "log.jsonl").read_text()
     for mine, other in zip(list_checkpoints(tmp_path), list_checkpoints(undisturbed), strict=True):
         assert mine.name == other.name
@@ -179,7 +179,7 @@ def test_a_request_to_stop_saves_first(number, tmp_path):
     process = start(tmp_path)
     wait_for_lines(tmp_path, 10)
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=300)
     assert process.returncode != 0
     last = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])["step"]
     assert int(list_checkpoints(tmp_path)[-1].name) == last < 60
@@ -352,7 +352,7 @@ except OSError as error:
 def test_a_limit_on_files_loses_no_earlier_checkpoint(size, tmp_path):
     pytest.importorskip("resource")
     command = [sys.executable, "-c", LIMITED, str(tmp_path / "full"), str(size)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1 and "File too large" in done.stderr
     assert "kept: checkpoint 0000006 and those before; make room" in done.stderr.splitlines()[-1]
     assert [path.name for path in (tmp_path / "full/checkpoints").iterdir() if path.name > "0000006"] == []
