@@ -17,8 +17,9 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import sacrebleu
+from peers import write_files
 
-from annotated.data import load_corpus, lookup_baseline, replacing, split_words
+from annotated.data import load_corpus, lookup_baseline, split_words
 from annotated.training import provenance
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -86,9 +87,7 @@ def main():
         n = len(corpus.test)
         scores["random"].append(measure(shuffled[2 * n :], shuffled[:n], args.test, seed))
         scores["components"].append(measure(corpus.train, corpus.test, args.test, seed))
-    for name, value in (("run.json", run), ("scores.json", scores)):
-        with replacing(args.out / name) as fresh:
-            fresh.write_text(json.dumps(value, indent=1) + "\n")
+    write_files(args.out, run, scores)
     print(json.dumps(scores, indent=1), file=sys.stderr)
 
 

@@ -15,8 +15,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from peers import write_files
 
-from annotated.data import Subwords, load_corpus, plan_batches, replacing
+from annotated.data import Subwords, load_corpus, plan_batches
 from annotated.training import provenance
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,9 +68,7 @@ def main():
         "by_length": measure(lengths, sorted_plan),
         "naive": measure(lengths, naive),
     }
-    for name, value in (("run.json", run), ("scores.json", scores)):
-        with replacing(args.out / name) as fresh:
-            fresh.write_text(json.dumps(value, indent=1 if name == "run.json" else None) + "\n")
+    write_files(args.out, run, scores, indent=None)
     print(json.dumps({name: scores[name] for name in ("by_length", "naive")}, indent=1), file=sys.stderr)
 
 

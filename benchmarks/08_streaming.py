@@ -26,7 +26,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from annotated.data import Batches, TokenPairs, prepare, replacing
+from annotated.data import Batches, TokenPairs, prepare
 
 ROOT = Path(__file__).resolve().parent.parent
 VOCABULARY, TOKENS = 8000, 4096
@@ -137,6 +137,8 @@ def main():
     if args.phase:
         print(json.dumps((do_prepare if args.phase == "prepare" else do_stream)(args)))
         return
+    from peers import write_files  # not above: a phase must not load what it does not need
+
     from annotated.training import provenance
 
     with tempfile.TemporaryDirectory() as temporary:
@@ -147,9 +149,7 @@ def main():
         scores["stream"] = phase("stream", args)
         drop_cached(args.folder)
         scores["kept"] = phase("kept", args, batches=scores["stream"]["batches"])
-    for name, value in (("run.json", run), ("scores.json", scores)):
-        with replacing(args.out / name) as fresh:
-            fresh.write_text(json.dumps(value, indent=1) + "\n")
+    write_files(args.out, run, scores)
     print(json.dumps(scores, indent=1), file=sys.stderr)
 
 

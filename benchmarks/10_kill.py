@@ -13,7 +13,6 @@ Writes run.json and scores.json, which chapter 10 reads, and exits with 1 if any
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import random
@@ -25,8 +24,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from peers import write_files
 
-from annotated.data import Words, grammar_corpus, replacing, token_batches
+from annotated.data import Words, grammar_corpus, token_batches
 from annotated.evaluation import cross_entropy
 from annotated.optimization import optimizer
 from annotated.training import Recipe, list_checkpoints, provenance, train
@@ -126,11 +126,7 @@ def main():
         often = [trial(work(f"often-{i}"), moments, True, expected) for i in range(options.often)]
     scores = {"compared": COMPARED, "files": len(expected), "longest_delay_seconds": DELAY}
     scores |= {"once": once, "again_and_again": often}
-    options.out.mkdir(parents=True, exist_ok=True)
-    run = provenance(seed=options.seed, config=SIZES, recipe=RECIPE)
-    for name, content in (("run.json", run), ("scores.json", scores)):
-        with replacing(options.out / name) as fresh:
-            fresh.write_text(json.dumps(content, indent=1) + "\n")
+    write_files(options.out, provenance(seed=options.seed, config=SIZES, recipe=RECIPE), scores)
     same = sum(trial["identical"] for trial in once + often)
     print(f"{same} of {len(once + often)} trainings ended like the undisturbed one", file=sys.stderr)
     sys.exit(same < len(once + often))

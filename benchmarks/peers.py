@@ -77,9 +77,21 @@ def write_record(folder, scores, versions):
     """run.json and scores.json, each whole or not at all."""
     run = provenance(seed=0)
     run["versions"] |= versions
-    for name, content in (("run.json", run), ("scores.json", scores)):
+    write_files(folder, run, scores)
+
+
+def write_files(folder, run, scores, indent=1):
+    """The two files of a record that does more than take turns, each whole or not at all.
+
+    Args:
+        folder: of the record.
+        run: becomes run.json; made before the work, so that date and commit are those of its beginning.
+        scores: becomes scores.json.
+        indent: of scores.json; None puts it on one line.
+    """
+    for name, content, spaces in (("run.json", run, 1), ("scores.json", scores, indent)):
         with replacing(Path(folder, name)) as fresh:
-            fresh.write_text(json.dumps(content, indent=1) + "\n")
+            fresh.write_text(json.dumps(content, indent=spaces) + "\n")
 
 
 class TorchTransformer(nn.Module):
