@@ -1,0 +1,157 @@
+"""Variations.
+
+Generated from book/17-variations.md by tools/tangle.py: edit the chapter, not this file.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import nn
+
+from annotated.attention import masked_softmax
+from annotated.multihead import MultiHeadAttention
+from annotated.recurrent import additive_scores
+from annotated.training import Recipe
+from annotated.transformer import BASE, Config, Transformer
+
+__all__ = [
+    "Variation",
+    "AdditiveHeads",
+    "BilinearHeads",
+    "TABLE_3",
+    "SCORES",
+    "T2T",
+    "TOKENS",
+    "DROPOUTS",
+    "PRESETS",
+    "shrink",
+]
+
+
+@dataclass(frozen=True)
+class Variation:
+    """A row of Table 3, or another model to stand beside them, at the paper's size.
+
+    Args:
+        changes: fields of `Config` that differ from the base model's.
+        recipe: fields of `Recipe` that differ from the paper's.
+        scores: makes what scores queries against keys, from h and d_k; None: dot products.
+    """
+
+    changes: dict = field(default_factory=dict)
+    recipe: dict = field(default_factory=dict)
+    scores: type | None = None
+
+    @property
+    def config(self):
+        """The model's configuration at the paper's size."""
+        return replace(BASE, **self.changes)
+
+    def model(self, config):
+        """A model of this kind, of the sizes of config."""
+        model = Transformer(config)
+        if self.scores is not None:
+            for part in model.modules():
+                if isinstance(part, MultiHeadAttention):
+                    part.attention = self.scores(part.h, part.W_Q.out_features // part.h)
+        return model
+
+
+class AdditiveHeads(nn.Module):
+    """Score by a layer of tanh in every head, instead of by dot products (section 3.2.1).
+
+    Args:
+        h: number of heads.
+        d_k: width of a head's queries and keys.
+    """
+
+    def __init__(self, h, d_k):
+        super().__init__()
+        self.v = nn.Parameter(torch.randn(h, d_k) / math.sqrt(d_k))
+
+    def forward(self, Q, K, V, mask=None):
+        """Attend; Q (B, h, T, d_k), K (B, h, S, d_k), V (B, h, S, d_v) give (B, h, T, d_v)."""
+        heads = zip(Q.unbind(1), K.unbind(1), self.v)
+        scores = torch.stack([additive_scores(q, k, v) for q, k, v in heads], 1)  # (B, h, T, S)
+        return masked_softmax(scores, mask) @ V  # (B, h, T, d_v)
+
+
+class BilinearHeads(nn.Module):
+    """Score by q W k in every head, with W learned, instead of by q k (Luong et al. 2015).
+
+    Args:
+        h: number of heads.
+        d_k: width of a head's queries and keys.
+    """
+
+    def __init__(self, h, d_k):
+        super().__init__()
+        self.W = nn.Parameter(torch.randn(h, d_k, d_k) / math.sqrt(d_k))
+
+    def forward(self, Q, K, V, mask=None):
+        """Attend; Q (B, h, T, d_k), K (B, h, S, d_k), V (B, h, S, d_v) give (B, h, T, d_v)."""
+        scores = Q @ self.W @ K.transpose(-2, -1) / math.sqrt(Q.shape[-1])  # (B, h, T, S)
+        return masked_softmax(scores, mask) @ V  # (B, h, T, d_v)
+
+
+TABLE_3 = {
+    "base": Variation(),
+    "A h=1": Variation({"h": 1}),
+    "A h=4": Variation({"h": 4}),
+    "A h=16": Variation({"h": 16}),
+    "A h=32": Variation({"h": 32}),
+    "B d_k=16": Variation({"d_k": 16}),
+    "B d_k=32": Variation({"d_k": 32}),
+    "C N=2": Variation({"N": 2}),
+    "C N=4": Variation({"N": 4}),
+    "C N=8": Variation({"N": 8}),
+    "C d_model=256": Variation({"d_model": 256}),
+    "C d_model=1024": Variation({"d_model": 1024}),
+    "C d_ff=1024": Variation({"d_ff": 1024}),
+    "C d_ff=4096": Variation({"d_ff": 4096}),
+    "D P_drop=0.0": Variation({"P_drop": 0.0}),
+    "D P_drop=0.2": Variation({"P_drop": 0.2}),
+    "D eps_ls=0.0": Variation({"eps_ls": 0.0}),
+    "D eps_ls=0.2": Variation({"eps_ls": 0.2}),
+    "E learned": Variation({"positions": "learned"}),
+    "big": Variation({"d_model": 1024, "d_ff": 4096, "h": 16, "P_drop": 0.3}),
+}
+
+SCORES = {"additive": Variation(scores=AdditiveHeads), "bilinear": Variation(scores=BilinearHeads)}
+
+T2T = {"positions": "halves", "eps_ls": 0.1 * BASE.vocab / (BASE.vocab - 1)}
+
+TOKENS = {"source_tokens": 8 * 4096, "target_tokens": 8 * 4096}
+
+DROPOUTS = {"P_drop_attention": 0.1, "P_drop_ffn": 0.1}
+
+PRESETS = {
+    "paper": Variation(),
+    "t2t_v1": Variation({**T2T, "bias": True}, TOKENS),
+    "t2t_v3": Variation(
+        {**T2T, **DROPOUTS, "norm": "pre", "final_norm": True},
+        {**TOKENS, "beta2": 0.997, "warmup": 8000, "rate": 2.0},
+    ),
+}
+
+
+def shrink(config, width=8, depth=2):
+    """The same model made narrower and shallower, its heads as many as before.
+
+    Args:
+        config: a configuration at the paper's size.
+        width: divides d_model, d_ff, d_k and d_v.
+        depth: divides N.
+
+    Returns:
+        the configuration; everything else stays.
+
+    Raises:
+        ValueError: if width or depth does not divide a size.
+    """
+    factors = {"N": depth, "d_model": width, "d_ff": width, "d_k": width, "d_v": width}
+    for name, factor in factors.items():
+        if getattr(config, name) % factor:
+            raise ValueError(f"{name}={getattr(config, name)} cannot be divided by {factor}")
+    return replace(config, **{name: getattr(config, name) // factor for name, factor in factors.items()})

@@ -1,0 +1,203 @@
+"""Table 3 again at a reduced scale: one training for each row and seed, on Multi30k English-German.
+
+    ANNOTATED_DATA=... python benchmarks/17_variations.py                        every run that the record lacks
+    ANNOTATED_DATA=... python benchmarks/17_variations.py --row "A h=1" --seeds 0 1 2      these runs
+
+All rows are trained by one recipe, with one vocabulary, for equally many updates; rows of the same seed see the same
+batches. The released code's presets change the recipe by the factors by which their own numbers differ from the
+paper's. Everything is measured on the validation set by the last weights, as the paper's table is (no averaging).
+
+Each run is a file of its own under runs/, with its provenance. The same command goes on with the runs that are
+missing, and in the middle of a run that was stopped. Several processes may share the work: each takes runs that
+no other has begun.
+
+The factor on the rate was chosen among 0.25, 0.5 and 1 by the base row's perplexity on the validation set after 500
+updates (--row base --seeds 99 --steps 500, and another --out). Updates, pairs and vocabulary are what two cores have time for.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from annotated.data import Subwords, load_corpus, replacing, token_batches
+from annotated.decoding import Translator
+from annotated.evaluation import accuracy, bleu, bleu_counts, perplexity, resampled_difference
+from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
+from annotated.training import Recipe, provenance, train
+from annotated.transformer import Config
+from annotated.variations import PRESETS, SCORES, TABLE_3, shrink
+
+CORPUS = "multi30k-en-de"
+WIDTH, DEPTH = 8, 2  # what the sizes of Table 3 are divided by
+RECURRENT = 80  # d_model of the recurrent baseline, whose number of weights is then close to base's
+ROWS = TABLE_3 | SCORES | PRESETS | {"recurrent": None}
+SEEDS = {"base": range(5)}  # of any other row: 0
+
+
+def slug(row, seed):
+    """The name of a run's file."""
+    return row.replace(" ", "-").replace("=", "-") + f"-{seed}"
+
+
+def write(path, content):
+    """Write JSON whole or not at all."""
+    with replacing(path) as fresh:
+        fresh.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def small_recipe(variation, options):
+    """The reduced recipe; what a preset changes in the paper's changes it by the same factor."""
+    paper, here = Recipe(), {
+        "steps": options.steps, "warmup": options.warmup, "rate": options.rate, "beta2": Recipe.beta2,
+        "source_tokens": options.tokens, "target_tokens": options.tokens,
+    }
+    for name, value in (variation.recipe if variation else {}).items():
+        here[name] = value if name == "beta2" else type(here[name])(here[name] * value / getattr(paper, name))
+    return Recipe(**here, evaluate_every=max(1, options.steps // 10), save_every=max(1, options.steps // 10), keep=1)
+
+
+def build(row, vocab, seed):
+    """The untrained model of a row."""
+    torch.manual_seed(seed)
+    if ROWS[row] is None:
+        return RecurrentSeq2Seq(RecurrentConfig(vocab, RECURRENT))
+    config = replace(shrink(ROWS[row].config, WIDTH, DEPTH), vocab=vocab)
+    return ROWS[row].model(config)
+
+
+def interval(outputs, references):
+    """The 95 % interval of a BLEU score when the sentences are drawn anew."""
+    counts = bleu_counts(outputs, references)
+    _, ends, _ = resampled_difference(counts, torch.zeros_like(counts))
+    return [round(end, 2) for end in ends]
+
+
+def one_run(row, seed, corpus, vocabulary, options):
+    """Train and measure; the training's folder is a cache that outlives an interrupt."""
+    recipe = replace(small_recipe(ROWS[row], options), seed=seed)
+    encode = lambda rows: [(vocabulary.encode(s), vocabulary.encode(t)) for s, t in rows]  # noqa: E731
+    pairs, held_out = encode(corpus.train), encode(corpus.validation)
+    model, began = build(row, len(vocabulary), seed), time.monotonic()
+    batches = partial(token_batches, pairs, recipe.source_tokens, recipe.target_tokens, recipe.seed)
+    check = list(token_batches(held_out, options.tokens, options.tokens))
+    measure = lambda m: {"perplexity": round(perplexity(m, check), 4), "accuracy": round(accuracy(m, check), 4)}  # noqa: E731
+    folder = options.cache / slug(row, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    log = train(model, recipe, batches, folder, measure)
+    seconds = max(line.get("seconds", 0) for line in log)
+    sources, references = (list(side) for side in zip(*corpus.validation, strict=True))
+    model.eval()
+    outputs = Translator(model, vocabulary).translate(sources, 4)
+    score, signature = bleu(outputs, references)
+    curve = [line for line in log if "perplexity" in line]
+    last = [line["loss"] for line in log if "loss" in line and line["step"] > 0.9 * recipe.steps]
+    run = provenance(row=row, config=asdict(model.config), recipe=asdict(recipe))
+    run |= {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "perplexity": curve[-1]["perplexity"], "accuracy": curve[-1]["accuracy"],
+        "bleu": round(score, 2), "bleu_interval": interval(outputs, references), "signature": signature,
+        "training_loss": round(sum(last) / len(last), 4), "epochs": epochs(pairs, recipe),
+        "training_seconds": seconds, "seconds": round(time.monotonic() - began), "curve": curve,
+        "examples": outputs[:5],
+    }
+    write(options.out / "runs" / f"{slug(row, seed)}.json", run)
+    shutil.rmtree(folder)
+    return run
+
+
+def epochs(pairs, recipe):
+    """How often the updates go through the corpus."""
+    batches = sum(1 for _ in token_batches(pairs, recipe.source_tokens, recipe.target_tokens, recipe.seed))
+    return round(recipe.steps / batches, 2)
+
+
+def taken(path):
+    """Whether another process that is alive has this run; if none has, it is ours from now on."""
+    try:
+        with path.open("x") as file:
+            file.write(str(os.getpid()))
+        return False
+    except FileExistsError:
+        owner = path.read_text()
+        if owner.isdigit() and Path(f"/proc/{owner}").exists():
+            return True
+        path.unlink(missing_ok=True)  # of a process that was killed
+        return taken(path)
+
+
+def begin(options, corpus, vocabulary):
+    """Write what all runs share, once; a record begun otherwise is not gone on with."""
+    path = options.out / "run.json"
+    recipe = asdict(small_recipe(TABLE_3["base"], options))
+    shared = {
+        "recipe": recipe, "subwords_sha256": hashlib.sha256(vocabulary.model).hexdigest(),
+        "config": asdict(replace(shrink(Config(), WIDTH, DEPTH), vocab=len(vocabulary))),
+        "data": {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance,
+                 "pairs": {part: len(getattr(corpus, part)) for part in ("train", "validation")}},
+    }
+    if not path.exists():
+        return write(path, provenance(**shared))
+    begun = json.loads(path.read_text())
+    for name, value in json.loads(json.dumps(shared)).items():
+        if begun[name] != value:
+            raise ValueError(f"{options.out} was begun with another {name}: choose another --out")
+
+
+def go(options):
+    """Make the runs that the record lacks."""
+    torch.set_num_threads(options.threads)
+    corpus = load_corpus(CORPUS)
+    corpus = replace(corpus, train=corpus.train[: options.pairs], validation=corpus.validation[: options.pairs])
+    vocabulary = Subwords.train((text for pair in corpus.train for text in pair), options.vocab)
+    (options.out / "runs").mkdir(parents=True, exist_ok=True)
+    options.cache.mkdir(parents=True, exist_ok=True)
+    begin(options, corpus, vocabulary)
+    for row in options.row or ROWS:
+        for seed in SEEDS.get(row, [0]) if options.seeds is None else options.seeds:
+            lock = options.cache / f"{slug(row, seed)}.pid"
+            if (options.out / "runs" / f"{slug(row, seed)}.json").exists() or taken(lock):
+                continue
+            try:
+                print(f"{row}, seed {seed}", file=sys.stderr)
+                run = one_run(row, seed, corpus, vocabulary, options)
+            finally:
+                lock.unlink(missing_ok=True)
+            print(f"{row:16} seed {seed}  perplexity {run['perplexity']:6.3f}  BLEU {run['bleu']:5.2f}", flush=True)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--row", nargs="+", choices=list(ROWS), metavar="ROW", help="rows to run: " + ", ".join(ROWS))
+    parser.add_argument("--seeds", type=int, nargs="+", help="default: 0 to 4 of base, 0 of the others")
+    parser.add_argument("--steps", type=int, default=1500, help="updates of a run")
+    parser.add_argument("--warmup", type=int, default=200)
+    parser.add_argument("--rate", type=float, default=0.5, help="a factor on Eq. 3")
+    parser.add_argument("--tokens", type=int, default=1500, help="of a batch, on each side, padding included")
+    parser.add_argument("--vocab", type=int, default=2000)
+    parser.add_argument("--pairs", type=int, default=10000, help="sentence pairs to train on, from the first")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--cache", type=Path, default=Path(".cache/17-variations"), help="of trainings under way")
+    parser.add_argument("--out", type=Path, default=Path("results/17-variations"))
+    options = parser.parse_args(arguments)
+    try:
+        go(options)
+    except (ValueError, OSError, FloatingPointError) as error:
+        print(f"17_variations: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("17_variations: stopped; the same command goes on from there", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
