@@ -34,8 +34,10 @@ __all__ = [
     "length_penalty",
     "cannot_improve",
     "when_full",
+    "continuations",
     "Beams",
     "grow",
+    "check_search",
     "hypotheses",
     "beam_search",
     "PackedLinear",
@@ -52,7 +54,7 @@ __all__ = [
 
 @contextmanager
 def evaluating(model):
-    """Inside, the model drops nothing and records no gradient; afterwards it is as it was."""
+    """Inside, the model drops nothing and records no gradient; then it is as it was."""
     training = model.training
     model.eval()
     try:
@@ -63,10 +65,18 @@ def evaluating(model):
 
 
 def output_limits(model, source, max_len=None):
-    """How many tokens each output may have: max_len, or the source's own length + 50 (section 6.1).
+    """How many tokens an output may have: max_len, or its source's + 50 (section 6.1).
+
+    Args:
+        model: its config names the padding.
+        source: (B, S), padding at the end.
+        max_len: one limit for all; None for each source's own length + 50.
 
     Returns:
-        (B,), counted without padding, so that a sentence's limit does not depend on its batch.
+        (B,), counted without padding: a sentence's limit does not depend on its batch.
+
+    Raises:
+        ValueError: max_len is below 1.
     """
     if max_len is None:
         return (source != model.config.pad).sum(1) + 50  # (B,)
@@ -76,7 +86,7 @@ def output_limits(model, source, max_len=None):
 
 
 def select(state, rows):
-    """Rows of a decoding state: what its own `select` gives, or of each tensor in tuples, lists and dicts."""
+    """Rows of a decoding state: by its own `select`, or of each tensor that it holds."""
     if isinstance(state, torch.Tensor):
         return state.index_select(0, rows)
     if isinstance(state, dict):
@@ -87,7 +97,7 @@ def select(state, rows):
 
 
 def widen(state, rows, k):
-    """A state of k hypotheses, side by side, for each of the rows, (B,), which are all there are."""
+    """A state of k hypotheses, side by side, for each sentence; rows, (B,), counts them."""
     if hasattr(state, "repeat") and not isinstance(state, torch.Tensor):
         return state.repeat(k)
     return select(state, rows.repeat_interleave(k))
@@ -107,9 +117,10 @@ def greedy(model, source, max_len=None):
     with evaluating(model):
         limits, state = output_limits(model, source, max_len), model.start(source)
         ids = torch.full_like(source[:, 0], model.config.bos)  # (B,)
-        outputs, active = [[] for _ in source], torch.arange(len(source), device=source.device)
+        outputs = [[] for _ in source]
+        active = torch.arange(len(source), device=source.device)  # (B,)
         while len(active):
-            logits, state = model.step(ids, state)  # (B, vocab), B the sentences still active
+            logits, state = model.step(ids, state)  # (B, vocab), B sentences still active
             ids = logits.argmax(-1)  # (B,)
             for row, token in zip(active.tolist(), ids.tolist(), strict=True):
                 outputs[row].append(token)
@@ -121,7 +132,9 @@ def greedy(model, source, max_len=None):
 
 
 def length_penalty(length, alpha=0.6):
-    """((5 + length) / 6) ** alpha, by which a log-probability is divided (Wu et al. 2016; section 6.1 gives alpha).
+    """((5 + length) / 6) ** alpha, the divisor of a log-probability (section 6.1).
+
+    The paper gives alpha, and Wu et al. (2016) the formula.
 
     Args:
         length: tokens of the output, eos included.
@@ -131,13 +144,34 @@ def length_penalty(length, alpha=0.6):
 
 
 def cannot_improve(best, attainable):
-    """Stop a sentence when nothing unfinished can still beat its best finished hypothesis."""
+    """Stop a sentence when nothing unfinished can beat its best finished hypothesis."""
     return best >= attainable
 
 
 def when_full(best, attainable):
-    """Stop a sentence only when every place of its beam is taken by a finished hypothesis."""
+    """Stop a sentence only when its beam holds nothing but finished hypotheses."""
     return torch.zeros_like(best, dtype=torch.bool)
+
+
+def continuations(log_p, done, log_probs):
+    """Choose the k best continuations of each sentence's k hypotheses.
+
+    Args:
+        log_p: log-probabilities of the hypotheses, (B, k).
+        done: which of them are finished, (B, k); each is sure to be chosen.
+        log_probs: of every next token of each, (B, k, vocab).
+
+    Returns:
+        (B, k) each: the log-probability of what was chosen, the place that it continues, and by
+        which token; infinity and any token for a finished one.
+    """
+    best, token = log_probs.topk(min(log_probs.shape[1:]))  # (B, k, m)
+    none = best.isnan() | done[..., None]  # (B, k, m)
+    total = (log_p[..., None] + best).masked_fill(none, -math.inf)  # (B, k, m)
+    total[..., 0].masked_fill_(done, math.inf)  # a finished one keeps its place
+    best, index = total.flatten(1).topk(log_p.shape[1])  # (B, k)
+    parent = index // total.shape[-1]  # (B, k)
+    return best, parent, token.flatten(1).gather(1, index)
 
 
 class Beams:
@@ -147,19 +181,20 @@ class Beams:
         sources: which sentences of the batch these are, (B,).
         k: places of a beam.
         limits: tokens of an output at most, (B,).
-        penalty: maps a length to the divisor of a log-probability; must not fall or not rise with it.
+        penalty: maps a length to the divisor of a log-probability; rises only or falls only.
     """
 
     def __init__(self, sources, k, limits, penalty):
         shape, device = (len(sources), k), sources.device
         self.sources, self.limits, self.penalty = sources, limits, penalty
-        self.length = 0
-        self.tokens = torch.zeros(*shape, 0, dtype=torch.long, device=device)  # (B, k, length)
+        self.length, whole = 0, {"dtype": torch.long, "device": device}
+        self.tokens = torch.zeros(*shape, 0, **whole)  # (B, k, length)
         # Every place but the first is empty, or the same hypothesis would stand in all.
         self.log_p = torch.full(shape, -math.inf, device=device)  # (B, k)
         self.log_p[:, 0] = 0.0
-        self.score = torch.full(shape, -math.inf, device=device)  # (B, k), of finished ones
-        self.lengths = torch.zeros(shape, dtype=torch.long, device=device)  # (B, k), of finished ones
+        # Of finished hypotheses:
+        self.score = torch.full(shape, -math.inf, device=device)  # (B, k)
+        self.lengths = torch.zeros(shape, **whole)  # (B, k)
 
     @property
     def done(self):
@@ -178,33 +213,33 @@ class Beams:
         """
         # A float64 model's scores are float64, too.
         self.log_p, self.score = self.log_p.to(log_probs), self.score.to(log_probs)
-        # Of one hypothesis, no more continuations than there are places can be among the best.
-        best, token = log_probs.topk(min(log_probs.shape[1:]))  # (B, k, m)
-        total = (self.log_p[..., None] + best).masked_fill(self.done[..., None], -math.inf)  # (B, k, m)
-        total[..., 0].masked_fill_(self.done, math.inf)  # a finished one keeps its place
-        token = token.masked_fill(self.done[..., None], pad)  # (B, k, m)
-        best, index = total.flatten(1).topk(self.log_p.shape[1])  # (B, k)
-        parent, token = index // total.shape[-1], token.flatten(1).gather(1, index)  # (B, k)
+        self.end(log_probs[..., 0].isnan())  # the softmax of a row of -inf: no token may follow
+        best, parent, token = continuations(self.log_p, self.done, log_probs)  # (B, k)
         for name in ("log_p", "score", "lengths"):
             setattr(self, name, getattr(self, name).gather(1, parent))
         self.log_p = torch.where(self.done, self.log_p, best)  # (B, k)
-        history = self.tokens.gather(1, parent[..., None].expand(-1, -1, self.length))  # (B, k, length)
-        self.tokens = torch.cat([history, token[..., None]], dim=-1)  # (B, k, length + 1)
+        token = token.masked_fill(self.done, pad)[..., None]  # (B, k, 1)
+        same = parent[..., None].expand(-1, -1, self.length)  # (B, k, length)
+        self.tokens = torch.cat([self.tokens.gather(1, same), token], -1)  # (B, k, length + 1)
         self.length += 1
         return parent
 
     def finish(self, eos):
         """Give a score to the hypotheses that ended now, by eos or by the limit."""
-        ended = (self.tokens[..., -1] == eos) | (self.length >= self.limits)[:, None]  # (B, k)
-        ended &= ~self.done & (self.log_p > -math.inf)
-        self.score = torch.where(ended, self.log_p / self.penalty(self.length), self.score)
-        self.lengths = torch.where(ended, self.length, self.lengths)
+        self.end((self.tokens[..., -1] == eos) | (self.length >= self.limits)[:, None])
+
+    def end(self, which):
+        """Give a score to those of some hypotheses, (B, k), that have none yet."""
+        which = which & ~self.done & (self.log_p > -math.inf)  # (B, k)
+        score = self.log_p / self.penalty(max(self.length, 1))  # (B, k)
+        self.score = torch.where(which, score, self.score)  # (B, k)
+        self.lengths = torch.where(which, self.length, self.lengths)  # (B, k)
 
     def over(self, stop):
         """Which sentences need no further step, (B,)."""
         alive = self.log_p.masked_fill(self.done, -math.inf).amax(1)  # (B,)
-        ends = [self.penalty(self.length + 1), torch.as_tensor(self.penalty(self.limits)).to(alive)]
-        attainable = torch.maximum(alive / ends[0], alive / ends[1])  # (B,)
+        longest = torch.as_tensor(self.penalty(self.limits)).to(alive)
+        attainable = torch.maximum(alive / self.penalty(self.length + 1), alive / longest)  # (B,)
         return (alive == -math.inf) | stop(self.score.amax(1), attainable)
 
     def keep(self, rows):
@@ -214,46 +249,69 @@ class Beams:
 
     def best_first(self, row):
         """The finished hypotheses of one sentence as (ids, score), best first."""
-        order = self.score[row].argsort(descending=True, stable=True).tolist()
-        lengths, scores, tokens = self.lengths[row].tolist(), self.score[row].tolist(), self.tokens[row].tolist()
-        return [(tokens[i][: lengths[i]], scores[i]) for i in order if scores[i] > -math.inf]
+        parts = (self.tokens[row], self.lengths[row], self.score[row])
+        found = [(ids[:n], s) for ids, n, s in zip(*(part.tolist() for part in parts))]
+        return sorted((pair for pair in found if pair[1] > -math.inf), key=lambda p: -p[1])
 
 
 def grow(model, beams, ids, state):
     """Make one step of the search: ids, (B, beam), are the last tokens of the hypotheses.
 
     Returns:
-        The place that each hypothesis continues, (B, beam), and the state before it is rearranged so.
+        The place that each hypothesis continues, (B, beam), and the state not yet arranged so.
     """
     logits, state = model.step(ids.flatten(), state)  # (B * beam, vocab)
-    log_probs = logits.float().log_softmax(-1) if logits.dtype.itemsize < 4 else logits.log_softmax(-1)
+    logits = logits.float() if logits.dtype.itemsize < 4 else logits  # (B * beam, vocab)
+    log_probs = logits.log_softmax(-1)  # (B * beam, vocab)
     parent = beams.extend(log_probs.unflatten(0, ids.shape), model.config.pad)  # (B, beam)
     beams.finish(model.config.eos)
     return parent, state
 
 
-def hypotheses(model, source, beam=4, penalty=length_penalty, max_len=None, stop=when_full):
-    """The best translations of each sentence that a beam search finds, with scores (section 6.1).
+def check_search(beam, penalty, limits):
+    """Refuse a beam without a place, and a penalty that is not above 0 from 1 to the limits.
 
-    At every step the hypotheses that are not finished are continued by every token, and the best stay.
+    Args:
+        beam: hypotheses a sentence.
+        penalty: maps a length to the divisor of a log-probability.
+        limits: tokens of an output at most, (B,).
+
+    Raises:
+        ValueError: beam is below 1, or a penalty is not above 0.
+    """
+    if beam < 1:
+        raise ValueError(f"beam must be 1 or more, got {beam}")
+    for length in sorted({1, *limits.tolist()}):
+        if not penalty(length) > 0:
+            given = f"{penalty(length)} for a length of {length}"
+            raise ValueError(f"penalty must be above 0 for every length, got {given}")
+
+
+def hypotheses(model, source, beam=4, penalty=length_penalty, max_len=None, stop=when_full):
+    """The translations of each sentence that a beam search finds, with scores (section 6.1).
+
+    At every step each unfinished hypothesis is continued by every token, and the best stay.
     A finished one keeps its place, so that a beam of 1 is greedy search.
 
     Args:
         model: anything with `start`, `step` and `config`.
         source: (B, S), each sentence ending in eos, padding at the end.
         beam: hypotheses a sentence.
-        penalty: maps a length to the divisor of a log-probability.
+        penalty: maps a length to the divisor of a log-probability, above 0.
         max_len: tokens of an output at most; default: its source's length + 50.
-        stop: says from best score and best attainable score, (B,) each, which sentences may stop early.
+        stop: says from the best and the best attainable score, (B,) each, what may stop early.
 
     Returns:
         B lists of (ids, score), best first: no bos, eos last where it was reached.
+
+    Raises:
+        ValueError: beam or max_len is below 1, or a penalty is not above 0.
     """
-    if beam < 1:
-        raise ValueError(f"beam must be 1 or more, got {beam}")
+    limits = output_limits(model, source, max_len)  # (B,)
+    check_search(beam, penalty, limits)
     with evaluating(model):
         found, everyone = [None] * len(source), torch.arange(len(source), device=source.device)
-        beams = Beams(everyone, beam, output_limits(model, source, max_len), penalty)
+        beams = Beams(everyone, beam, limits, penalty)
         state = widen(model.start(source), everyone, beam)
         ids = torch.full_like(beams.log_p, model.config.bos, dtype=torch.long)  # (B, beam)
         while len(beams.sources):
@@ -287,7 +345,7 @@ def beam_search(model, source, beam=4, alpha=0.6, max_len=None):
 
 
 class PackedLinear(nn.Module):
-    """A linear layer for float32 on a CPU, without gradients, its matrix in the order that oneDNN reads.
+    """A linear layer for float32 on a CPU, its matrix in oneDNN's order; without gradients.
 
     Args:
         weight: (n, m).
@@ -337,12 +395,14 @@ def packed(model):
     Returns:
         the copy, or the model itself where nothing can be packed.
     """
-    plain = all(p.device.type == "cpu" and p.dtype == torch.float32 for p in model.parameters())
-    if not (plain and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
+    parts = list(model.parameters())
+    plain = all(p.device.type == "cpu" and p.dtype == torch.float32 for p in parts)
+    there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    if not (plain and there):
         return model
     model, made = deepcopy(model).eval(), {}
     for module in list(model.modules()):
-        for name, child in list(module._modules.items()):  # named_children leaves repetitions out
+        for name, child in list(module._modules.items()):  # named_children skips repetitions
             if isinstance(child, nn.Linear):
                 setattr(module, name, PackedLinear(child.weight, child.bias))
             elif isinstance(child, LayerNorm):
@@ -356,7 +416,7 @@ def packed(model):
 
 
 def pieces(ids, limit, ends):
-    """Cut a long list of identifiers into pieces of at most limit, after the last of the ends where there is one."""
+    """Cut a list of identifiers into pieces of at most limit, behind one of the ends if it can."""
     while len(ids) > limit:
         cut = next((i + 1 for i in range(limit - 1, 0, -1) if ids[i] in ends), limit)
         yield ids[:cut]
@@ -368,17 +428,17 @@ class Translator:
     """A model with its vocabulary: lines of text in, lines of text out.
 
     Args:
-        model: anything with `start`, `step` and `config`; changed later, it needs a new Translator,
-            because this one searches with a copy (see `packed`).
+        model: anything with `start`, `step` and `config`; changed later, it needs a new
+            Translator, because this one searches with a copy (see `packed`).
         vocabulary: anything with `encode` and `decode`.
-        longest: a line of more tokens is translated in pieces, since the model has seen none so long.
+        longest: a line of more tokens is translated in pieces; the model has seen none so long.
     """
 
     def __init__(self, model, vocabulary, longest=200):
         self.model, self.vocabulary, self.longest = model, vocabulary, longest
         self.quick = packed(model)
 
-    def translate(self, lines, beam=4, alpha=0.6, tokens=4096):
+    def translate(self, lines, beam=4, alpha=0.6, tokens=4096, progress=True):
         """Translate a list of lines.
 
         Args:
@@ -386,20 +446,25 @@ class Translator:
             beam: hypotheses a sentence; 1 is greedy search.
             alpha: of the length penalty.
             tokens: source tokens of a batch, padding included.
+            progress: show a bar on a terminal where there are more than a hundred lines.
 
         Returns:
             As many strings, in the same order.
+
+        Raises:
+            TypeError: lines is one string.
         """
         if isinstance(lines, str):
-            raise TypeError("lines must be a list of strings, got one string: put it in a list")
+            raise TypeError("lines must be a list of strings, got one: put it in a list")
         parts = [(number, piece) for number, line in enumerate(lines) for piece in self.cut(line)]
         order = sorted(range(len(parts)), key=lambda i: len(parts[i][1]), reverse=True)
-        outputs = [""] * len(parts)
-        with tqdm(total=len(parts), unit="line", disable=None if len(parts) > 100 else True) as bar:
+        outputs, off = [""] * len(parts), None if progress and len(parts) > 100 else True
+        with tqdm(total=len(parts), unit="line", disable=off) as bar:
             while order:
                 size = max(1, tokens // len(parts[order[0]][1]))
                 batch, order = order[:size], order[size:]
-                for i, text in zip(batch, self.search([parts[i][1] for i in batch], beam, alpha), strict=True):
+                found = self.search([parts[i][1] for i in batch], beam, alpha)
+                for i, text in zip(batch, found, strict=True):
                     outputs[i] = text
                 bar.update(len(batch))
         joined = [[] for _ in lines]
@@ -408,26 +473,30 @@ class Translator:
         return [" ".join(texts) for texts in joined]
 
     def cut(self, line):
-        """The identifiers of a line, in pieces that each end in eos; none for a line without content."""
-        eos = self.model.config.eos
+        """The identifiers of a line, in pieces that end in eos; none for a line without content."""
+        eos, unk, encode = self.model.config.eos, self.model.config.unk, self.vocabulary.encode
         if not line.strip():
             return []
-        ids = [i for i in self.vocabulary.encode(" ".join(line.split())) if i != eos]
-        ends = {i for mark in ".!?。！？" for i in self.vocabulary.encode(mark) if i > self.model.config.unk}
+        ids = [i for i in encode(" ".join(line.split())) if i != eos]
+        ends = {i for mark in ".!?。！？" for i in encode(mark) if i > unk}
         return [[*piece, eos] for piece in pieces(ids, self.longest, ends)]
 
     def search(self, batch, beam, alpha):
         """Translate lists of identifiers that fit one batch."""
         device = next(self.model.parameters()).device
         source = pad_batch(batch, self.model.config.pad).to(device)  # (B, S)
-        return [self.vocabulary.decode(ids) for ids in beam_search(self.quick, source, beam, alpha)]
+        found = beam_search(self.quick, source, beam, alpha)
+        return [self.vocabulary.decode(ids) for ids in found]
 
 
-KINDS = {"Transformer": (Transformer, Config), "RecurrentSeq2Seq": (RecurrentSeq2Seq, RecurrentConfig)}
+KINDS = {
+    "Transformer": (Transformer, Config),
+    "RecurrentSeq2Seq": (RecurrentSeq2Seq, RecurrentConfig),
+}
 
 
 def save(folder, model, vocabulary, about=""):
-    """Write a model folder that is complete in itself: weights, configuration, vocabulary, README.
+    """Write a model folder that is complete in itself.
 
     Args:
         folder: made where it does not exist.
@@ -442,15 +511,16 @@ def save(folder, model, vocabulary, about=""):
         save_model(model, str(fresh))
     with replacing(folder / "README.md") as fresh:
         fresh.write_text(about)
-    with replacing(folder / "config.json") as fresh:  # last: a folder without it is not a model
-        fresh.write_text(json.dumps({"kind": type(model).__name__, "config": asdict(model.config)}, indent=1) + "\n")
+    what = {"kind": type(model).__name__, "config": asdict(model.config)}
+    with replacing(folder / "config.json") as fresh:  # last: a folder without it is no model
+        fresh.write_text(json.dumps(what, indent=1) + "\n")
 
 
 def load(folder, device="cpu"):
     """Load a model folder as a Translator.
 
     Raises:
-        ValueError: if the folder holds no model, or a damaged one, or weights that do not fit the configuration.
+        ValueError: the folder holds no model, a damaged one, or weights that do not fit.
     """
     folder = Path(folder)
     if not (folder / "config.json").is_file():
@@ -460,7 +530,7 @@ def load(folder, device="cpu"):
         kind, config = KINDS[about["kind"]]
         model = kind(config(**about["config"]))
         load_model(model, str(folder / "model.safetensors"))
-    except Exception as error:  # each library has errors of its own for a damaged or foreign file
-        reason = re.sub(r"\s+", " ", str(error))[:200]
-        raise ValueError(f"{folder} holds no model that fits its config.json: {reason}") from error
+    except Exception as error:  # each library has errors of its own for a damaged file
+        why = re.sub(r"\s+", " ", str(error))[:200]
+        raise ValueError(f"{folder} holds no model that fits its config.json: {why}") from error
     return Translator(model.to(device).eval(), load_vocabulary(folder))

@@ -6,13 +6,16 @@ passes without a cache, through a search written here as plainly as possible.
 
 import itertools
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
+from annotated import decoding
 from annotated.data import Words
 from annotated.decoding import (
     PackedLinear,
@@ -341,10 +344,55 @@ def test_numbers_that_make_no_search_are_refused(call):
         call(random_model("transformer", 0), torch.tensor([[3, 2]]))
 
 
+@pytest.mark.parametrize("worth", [0.0, -1.0, math.nan])
+@pytest.mark.parametrize("where", [1, 7])
+def test_a_penalty_that_is_not_above_0_is_refused(worth, where):
+    model = Watched(random_model("transformer", 0))
+    with pytest.raises(ValueError, match=f"penalty must be above 0 .* length of {where}$"):
+        hypotheses(model, torch.tensor([[3, 2]]), penalty=lambda n: worth if n == where else 1.0, max_len=7)
+    assert model.starts == 0  # before any work
+    with pytest.raises(ValueError, match="length of 53$"):  # the longer source's own limit
+        source = torch.tensor([[3, 2, 0], [3, 4, 2]])
+        hypotheses(model, source, penalty=lambda n: 52.5 - n)
+
+
+class Stuck(nn.Module):
+    "Says any word but eos with one probability, and rules everything out after so many tokens."
+
+    config = SimpleNamespace(pad=0, bos=1, eos=2)
+
+    def __init__(self, after):
+        super().__init__()
+        self.after = after
+
+    def start(self, source):
+        return torch.zeros(len(source))
+
+    def step(self, ids, state):
+        logits = torch.tensor([-math.inf, -math.inf, -math.inf, 1.0, 0.0]).repeat(len(ids), 1)
+        logits[state >= self.after] = -math.inf
+        return logits, state + 1
+
+
+@pytest.mark.parametrize("stop", [when_full, cannot_improve])
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_a_hypothesis_that_nothing_may_follow_ends_as_it_is(after, stop):
+    source, one = torch.tensor([[4, 2], [5, 2]]), torch.tensor([1.0, 0.0]).log_softmax(0)[0].item()
+    assert beam_search(Stuck(after), source, max_len=9) == [[3] * after] * 2
+    for found in hypotheses(Stuck(after), source, 3, max_len=9, stop=stop):
+        assert found[0] == ([3] * after, pytest.approx(after * one / length_penalty(max(1, after))))
+        assert len({tuple(ids) for ids, _ in found}) == len(found) == min(3, 2**after)
+
+
 def test_pieces_are_whole_and_short_enough():
     ids = list(range(100, 130))
     assert list(pieces(ids, 10, ends={105, 117})) == [ids[:6], ids[6:16], ids[16:18], ids[18:28], ids[28:]]
     assert list(pieces(ids, 40, ends=set())) == [ids]
+
+
+class Bar:
+    def update(self, lines):
+        pass
 
 
 @pytest.fixture(scope="module")
@@ -364,6 +412,14 @@ def test_lines_keep_their_number_and_order(translator):
 def test_strange_lines_give_a_line_each(translator):
     lines = ["man " * 500, "日本語のテキスト", "🙂🙃", "zero\u200bwidth", "عربي", "\x00\x07", "a" * 3000]
     assert len(translator.translate(lines, beam=1)) == len(lines)
+
+
+def test_a_bar_is_shown_for_many_lines_and_where_it_is_wanted(translator, monkeypatch):
+    asked = []
+    monkeypatch.setattr(decoding, "tqdm", lambda **named: asked.append(named["disable"]) or nullcontext(Bar()))
+    for lines, progress in ((["man"] * 101, True), (["man"] * 101, False), (["man"], True)):
+        translator.translate(lines, beam=1, progress=progress)
+    assert asked == [None, True, True]  # None: where stderr is a terminal
 
 
 def test_one_string_is_refused(translator):
