@@ -14,8 +14,9 @@ import sys
 import time
 import warnings
 from collections import deque
+from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -400,6 +401,11 @@ class Run:
     step: int = 0
     epoch: int = 0
     position: int = 0
+    update: Callable = field(default_factory=lambda: update)  # chapter 14 has a faster one
+
+    def stops(self, signals):
+        """Whether to stop here: if somebody has asked for it."""
+        return bool(signals)
 
     def save(self, keep, every=1):
         """Write a checkpoint, if there is a folder, unless a weight is not finite."""
@@ -432,7 +438,7 @@ class Run:
         torch.manual_seed(recipe.seed * 1_000_003 + self.step)
         self.model.train()
         try:
-            loss, tokens = update(self.model, self.adam, [batch[:2] for batch in batches])
+            loss, tokens = self.update(self.model, self.adam, [batch[:2] for batch in batches])
         except FloatingPointError as error:
             raise not_finite(error, self.folder, self.step, batches[-1][-1]) from None
         return {"step": self.step, "loss": loss, "tokens": tokens, "rate": rate}
@@ -479,7 +485,7 @@ class Report:
         return round(self.before + time.monotonic() - self.began)
 
 
-def train(model, recipe, batches, folder=None, evaluate=None):
+def train(model, recipe, batches, folder=None, evaluate=None, start=Run):
     """Train, log, evaluate and save; with the same folder again, go on where it stopped.
 
     Args:
@@ -490,6 +496,7 @@ def train(model, recipe, batches, folder=None, evaluate=None):
         folder: where log.jsonl and checkpoints go; None keeps nothing on disk.
         evaluate: f(model) -> dict of numbers, called every recipe.evaluate_every updates
             and at the end.
+        start: called with model, optimizer and folder, gives the Run; chapter 14 has others.
 
     Returns:
         The log: a dict for each update and each evaluation.
@@ -500,7 +507,7 @@ def train(model, recipe, batches, folder=None, evaluate=None):
         OSError: if the disk takes no more; says what is kept.
         ValueError: if the folder's checkpoints are damaged or another model's.
     """
-    run = Run(model, optimizer(model, recipe.beta1, recipe.beta2, recipe.eps), folder)
+    run = start(model, optimizer(model, recipe.beta1, recipe.beta2, recipe.eps), folder)
     log = Log(folder, run.resume(recipe.keep, recipe.save_every).step)
     report, coming = Report(log, run, recipe.steps), stream(batches, run.epoch, run.position)
     with report.bar, stopping() as signals:
@@ -510,7 +517,7 @@ def train(model, recipe, batches, folder=None, evaluate=None):
             if evaluate and (last or run.step % recipe.evaluate_every == 0):
                 report.settle()
                 log.add(step=run.step, seconds=report.seconds(), **evaluate(model.eval()))
-            asked = bool(signals)
+            asked = run.stops(signals)
             if asked or last or run.step % recipe.save_every == 0:
                 report.settle()
                 log.flush()
