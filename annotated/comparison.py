@@ -1,0 +1,378 @@
+"""Why self-attention.
+
+Generated from book/16-why-self-attention.md by tools/tangle.py: edit the chapter, not this file.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from annotated.attention import check_sizes, scaled_dot_product_attention
+
+__all__ = [
+    "Recurrent",
+    "Convolution",
+    "separable_convolution",
+    "band_mask",
+    "windows",
+    "check_neighbourhood",
+    "restricted_attention",
+    "multiplications",
+    "table_layers",
+    "counted",
+    "exponent",
+    "kept_bytes",
+    "longest_chain",
+    "reach",
+    "path_length",
+]
+
+
+class Recurrent(nn.Module):
+    """An LSTM layer as the chain of steps that it is (section 4, Table 1).
+
+    Args:
+        d: width of what comes in, of the state and of what goes out.
+    """
+
+    def __init__(self, d):
+        super().__init__()
+        self.d, self.cell = d, nn.LSTMCell(d, d)
+
+    def forward(self, x):
+        """Read x, (B, n, d), from left to right; gives the states, (B, n, d)."""
+        h = c = x.new_zeros(len(x), self.d)  # (B, d)
+        states = []
+        for row in x.unbind(1):
+            h, c = self.cell(row, (h, c))  # (B, d), (B, d)
+            states.append(h)
+        return torch.stack(states, 1)  # (B, n, d)
+
+    def rounds(self, x, count):
+        """Step all positions at once, each from its left neighbour's state of the round before.
+
+        Args:
+            x: (B, n, d).
+            count: how many rounds; n of them make what `forward` makes.
+
+        Returns:
+            (B, n, d).
+        """
+        h = c = torch.zeros_like(x)  # (B, n, d)
+        for _ in range(count):
+            before = [F.pad(s[:, :-1], (0, 0, 1, 0)).flatten(0, 1) for s in (h, c)]  # (B*n, d)
+            after = self.cell(x.flatten(0, 1), before)  # (B*n, d)
+            h, c = (s.unflatten(0, x.shape[:2]) for s in after)
+        return h
+
+
+class Convolution(nn.Module):
+    """Mix each position with its neighbours, by a matrix for each of k places (section 4, Table 1).
+
+    Args:
+        d: width of what comes in and goes out.
+        k: positions that one output reads, odd; beyond the ends of the sentence they are 0.
+        dilation: the distance between two of them.
+        groups: parts of the features that stay apart; d of them make the convolution depthwise.
+
+    Raises:
+        ValueError: k is not odd and at least 1, or dilation is less than 1.
+    """
+
+    def __init__(self, d, k, dilation=1, groups=1):
+        super().__init__()
+        if k < 1 or k % 2 == 0:
+            raise ValueError(f"k must be odd and at least 1, so that a kernel has a centre, not {k}")
+        if dilation < 1:
+            raise ValueError(f"dilation must be at least 1, not {dilation}")
+        padding = dilation * (k // 2)
+        self.conv = nn.Conv1d(d, d, k, padding=padding, dilation=dilation, groups=groups)
+
+    def forward(self, x):
+        """Convolve x, (B, n, d), over its positions, to the same shape."""
+        return self.conv(x.transpose(1, 2)).transpose(1, 2)  # (B, n, d)
+
+
+def separable_convolution(d, k):
+    """Mix positions feature by feature, then features position by position (section 4).
+
+    Args:
+        d: width of what comes in and goes out.
+        k: positions that one output reads, odd.
+
+    Returns:
+        a module from (B, n, d) to the same shape.
+
+    Raises:
+        ValueError: k is not odd and at least 1.
+    """
+    return nn.Sequential(Convolution(d, k, groups=d), nn.Linear(d, d))
+
+
+def band_mask(n, r, device=None):
+    """Let each position look at the r positions centred on it (section 4).
+
+    Args:
+        n: number of positions.
+        r: size of the neighbourhood, odd.
+        device: where the mask is made; the CPU by default.
+
+    Returns:
+        (n, n), boolean, True = may look.
+    """
+    near = torch.ones(n, n, dtype=torch.bool, device=device)  # (n, n)
+    return near.tril(r // 2).triu(-(r // 2))  # (n, n)
+
+
+def windows(x, size, step, rest):
+    """Cut the positions into overlapping windows, a step apart (for `restricted_attention`).
+
+    Args:
+        x: (..., n, width).
+        size: positions in a window.
+        step: positions in the block at its centre.
+        rest: how many positions the last block lacks.
+
+    Returns:
+        (..., blocks, size, width); what lies outside of the sentence is 0, or False.
+    """
+    side = (size - step) // 2
+    padded = F.pad(x, (0, 0, side, side + rest))
+    return padded.unfold(-2, size, step).transpose(-2, -1)  # (..., blocks, size, width)
+
+
+def check_neighbourhood(Q, K, mask, r):
+    """Refuse what `restricted_attention` cannot work on.
+
+    Raises:
+        TypeError: r is not a whole number, or mask is not boolean.
+        ValueError: r is even or less than 1, queries and keys differ in number or there are
+            none, or the mask is not one row for all queries.
+    """
+    n = Q.shape[-2]
+    if not isinstance(r, int) or isinstance(r, bool):
+        raise TypeError(f"r must be a whole number, not {type(r).__name__}")
+    if r < 1 or r % 2 == 0:
+        raise ValueError(f"r must be odd and at least 1, so that it has a centre, not {r}")
+    if n < 1 or K.shape[-2] != n:
+        found = f"{n} and {K.shape[-2]}"
+        raise ValueError(f"there must be as many keys as queries, at least one, not {found}")
+    if mask is not None and mask.dtype != torch.bool:
+        raise TypeError(f"mask must be boolean, True = may look, not {mask.dtype}")
+    if mask is not None and mask.shape[-2:] != (1, n):
+        raise ValueError(f"mask must have the shape (..., 1, {n}), not {tuple(mask.shape)}")
+
+
+def restricted_attention(Q, K, V, mask=None, r=3):
+    """Let each query look at the r positions centred on its own (section 4, Table 1).
+
+    Args:
+        Q: queries, (..., n, d_k).
+        K: keys, (..., n, d_k).
+        V: values, (..., n, d_v).
+        mask: boolean, (..., 1, n), such as `padding_mask` gives; True = may look.
+        r: size of the neighbourhood, odd; at the ends of the sentence part of it is missing.
+
+    Returns:
+        (..., n, d_v); a query that may look at nothing gets 0.
+
+    Raises:
+        TypeError, ValueError: what `check_sizes` or `check_neighbourhood` refuses.
+    """
+    check_sizes(Q, K, V)
+    check_neighbourhood(Q, K, mask, r)
+    n, w = Q.shape[-2], r // 2
+    block = max(w, 1)
+    size, rest = block + 2 * w, -n % block
+    allowed = torch.ones(n, 1, dtype=torch.bool, device=Q.device)  # (n, 1)
+    if mask is not None:
+        allowed = mask.transpose(-2, -1)  # (..., n, 1)
+    Q = windows(Q, block, block, rest)  # (..., blocks, block, d_k)
+    K, V, allowed = (windows(x, size, block, rest) for x in (K, V, allowed))
+    near = torch.ones(block, size, dtype=torch.bool, device=Q.device)  # (block, size)
+    near = near.tril(2 * w).triu()  # (block, size): key j of a window is w places left of query j
+    visible = allowed.transpose(-2, -1) & near  # (..., blocks, block, size)
+    out = scaled_dot_product_attention(Q, K, V, visible)  # (..., blocks, block, d_v)
+    return out.flatten(-3, -2)[..., :n, :]  # (..., n, d_v)
+
+
+def multiplications(n, d, k=3, r=3):
+    """How many products of two numbers each layer forms for a sentence (section 4, Table 1).
+
+    Args:
+        n: words of the sentence.
+        d: width of each vector.
+        k: positions that a convolution reads.
+        r: positions that a restricted query looks at.
+
+    Returns:
+        name of a layer -> number; biases, softmax and gates are left out.
+
+    Raises:
+        ValueError: a size is less than 1.
+    """
+    for name, size in (("n", n), ("d", d), ("k", k), ("r", r)):
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, not {size}")
+    block = max(r // 2, 1)
+    pairs = (n + -n % block) * (block + 2 * (r // 2))
+    return {
+        "self-attention": 2 * n * n * d,
+        "recurrent": 8 * n * d * d,
+        "convolutional": k * n * d * d,
+        "convolutional (dilated)": k * n * d * d,
+        "convolutional (separable)": k * n * d + n * d * d,
+        "self-attention (restricted)": 2 * pairs * d,
+    }
+
+
+def table_layers(d, k=3, r=3):
+    """The layers of Table 1, attention without projections (section 4).
+
+    Args:
+        d: width of each vector.
+        k: positions that a convolution reads, odd; it is also the dilation of the dilated one.
+        r: positions that a restricted query looks at, odd.
+
+    Returns:
+        name -> a function from (B, n, d) to the same shape.
+
+    Raises:
+        ValueError: k is not odd and at least 1.
+    """
+    return {
+        "self-attention": lambda x: scaled_dot_product_attention(x, x, x),
+        "recurrent": Recurrent(d),
+        "convolutional": Convolution(d, k),
+        "convolutional (dilated)": Convolution(d, k, dilation=k),
+        "convolutional (separable)": separable_convolution(d, k),
+        "self-attention (restricted)": lambda x: restricted_attention(x, x, x, r=r),
+    }
+
+
+def counted(f, *inputs):
+    """The products of two numbers that PyTorch's own counter sees (section 4).
+
+    Args:
+        f: called with the inputs. It must not call fused layers, such as `nn.LSTM` on a CPU:
+            the counter does not look into them and counts 0.
+
+    Returns:
+        half of what `FlopCounterMode` counts, which takes additions as well.
+    """
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        f(*inputs)
+    return counter.get_total_flops() // 2
+
+
+def exponent(sizes, values):
+    """The p that fits values ~ sizes ** p best: the slope between logarithms (section 4).
+
+    Args:
+        sizes: numbers above 0, two different ones at least.
+        values: what was measured, one number above 0 for each.
+
+    Returns:
+        p, a number.
+
+    Raises:
+        ValueError: too few sizes, another number of values, or numbers that have no logarithm.
+    """
+    if len(set(sizes)) < 2 or len(sizes) != len(values):
+        found = f"{len(sizes)} sizes and {len(values)} values"
+        raise ValueError(f"sizes must be two different ones at least, with a value each, not {found}")
+    if min(*sizes, *values) <= 0:
+        raise ValueError(f"sizes and values must be above 0, not {min(*sizes, *values)}")
+    x, y = ([math.log(number) for number in numbers] for numbers in (sizes, values))
+    mean_x, mean_y = (sum(numbers) / len(numbers) for numbers in (x, y))
+    above = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y))
+    return above / sum((a - mean_x) ** 2 for a in x)
+
+
+def kept_bytes(f, x):
+    """The memory that f keeps for its backward pass (section 4 leaves memory out).
+
+    Args:
+        f: a function or a module, called with x; a module's own weights do not count.
+        x: what it reads.
+
+    Returns:
+        bytes, each piece of memory counted once.
+    """
+    weights = f.parameters() if isinstance(f, nn.Module) else ()
+    owned = {w.untyped_storage().data_ptr() for w in weights}
+    kept = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        f(x.detach().requires_grad_())
+    return sum(storage.nbytes() for place, storage in kept.items() if place not in owned)
+
+
+def longest_chain(y):
+    """How many matrix products must wait for one another to make y (section 4, Table 1).
+
+    Args:
+        y: a tensor that has a gradient's graph.
+
+    Returns:
+        the greatest number of products on any way through the graph.
+    """
+    products = ("AddmmBackward0", "MmBackward0", "BmmBackward0", "ConvolutionBackward0")
+    depth, todo = {}, [y.grad_fn]
+    while todo:
+        below = [node for node, _ in todo[-1].next_functions if node is not None]
+        missing = [node for node in below if node not in depth]
+        if not missing:
+            node = todo[-1]
+            depth[node] = (node.name() in products) + max((depth[b] for b in below), default=0)
+        todo = todo + missing if missing else todo[:-1]
+    return depth[y.grad_fn]
+
+
+def reach(f, n, d):
+    """Which outputs depend on which inputs, by their gradients (section 4, Table 1, last column).
+
+    Args:
+        f: a function from (B, n, d) to the same shape, in double precision.
+        n: words of the sentence.
+        d: width of each vector.
+
+    Returns:
+        (n, n), boolean: whether output i (row) depends on input j (column).
+    """
+    copies = torch.randn(n, d, dtype=torch.double).repeat(n, 1, 1)  # (n, n, d)
+    copies.requires_grad_()
+    own = f(copies).diagonal().sum()  # copy i is asked for its output i only
+    (gradient,) = torch.autograd.grad(own, copies)  # (n, n, d)
+    return (gradient != 0).any(-1)  # (n, n)
+
+
+def path_length(stack, n, d, pairs=None):
+    """How many layers it takes until every output depends on every input (section 4, Table 1).
+
+    Args:
+        stack: depth -> a function of that many layers, from (B, n, d) to the same shape,
+            in double precision.
+        n: words of the sentence.
+        d: width of each vector.
+        pairs: boolean, (n, n): which pairs must be connected, output by input; by default all.
+
+    Returns:
+        the smallest depth.
+
+    Raises:
+        ValueError: n layers do not connect them.
+    """
+    pairs = torch.ones(n, n, dtype=torch.bool) if pairs is None else pairs  # (n, n)
+    for depth in range(1, n + 1):
+        if reach(stack(depth), n, d)[pairs].all():
+            return depth
+    raise ValueError(f"stack must connect the pairs within {n} layers; it does not")
