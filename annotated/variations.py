@@ -12,21 +12,43 @@ from torch import nn
 from annotated.attention import masked_softmax
 from annotated.multihead import MultiHeadAttention
 from annotated.recurrent import additive_scores
-from annotated.training import Recipe
-from annotated.transformer import BASE, Config, Transformer
+from annotated.transformer import BASE, Transformer
 
 __all__ = [
+    "T_975",
+    "prediction_interval",
     "Variation",
+    "TABLE_3",
     "AdditiveHeads",
     "BilinearHeads",
-    "TABLE_3",
     "SCORES",
-    "T2T",
-    "TOKENS",
-    "DROPOUTS",
     "PRESETS",
     "shrink",
 ]
+
+
+T_975 = (math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+
+
+def prediction_interval(values):
+    """Where one more value of the same kind lies with probability 0.95, if they are normal.
+
+    Args:
+        values: numbers, 2 to 11 of them, such as the scores of one model over several seeds.
+
+    Returns:
+        low, high.
+
+    Raises:
+        ValueError: there are fewer than 2 values, or more than 11.
+    """
+    n = len(values)
+    if not 2 <= n <= len(T_975):
+        raise ValueError(f"values must be 2 to {len(T_975)} numbers, got {n}")
+    mean = sum(values) / n
+    std = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
+    reach = T_975[n - 1] * std * math.sqrt(1 + 1 / n)
+    return mean - reach, mean + reach
 
 
 @dataclass(frozen=True)
@@ -49,13 +71,37 @@ class Variation:
         return replace(BASE, **self.changes)
 
     def model(self, config):
-        """A model of this kind, of the sizes of config."""
+        """A new model of this kind, of the sizes of config."""
         model = Transformer(config)
         if self.scores is not None:
             for part in model.modules():
                 if isinstance(part, MultiHeadAttention):
                     part.attention = self.scores(part.h, part.W_Q.out_features // part.h)
         return model
+
+
+TABLE_3 = {
+    "base": Variation(),
+    "A h=1": Variation({"h": 1}),
+    "A h=4": Variation({"h": 4}),
+    "A h=16": Variation({"h": 16}),
+    "A h=32": Variation({"h": 32}),
+    "B d_k=16": Variation({"d_k": 16}),
+    "B d_k=32": Variation({"d_k": 32}),
+    "C N=2": Variation({"N": 2}),
+    "C N=4": Variation({"N": 4}),
+    "C N=8": Variation({"N": 8}),
+    "C d_model=256": Variation({"d_model": 256}),
+    "C d_model=1024": Variation({"d_model": 1024}),
+    "C d_ff=1024": Variation({"d_ff": 1024}),
+    "C d_ff=4096": Variation({"d_ff": 4096}),
+    "D P_drop=0.0": Variation({"P_drop": 0.0}),
+    "D P_drop=0.2": Variation({"P_drop": 0.2}),
+    "D eps_ls=0.0": Variation({"eps_ls": 0.0}),
+    "D eps_ls=0.2": Variation({"eps_ls": 0.2}),
+    "E learned": Variation({"positions": "learned"}),
+    "big": Variation({"d_model": 1024, "d_ff": 4096, "h": 16, "P_drop": 0.3}),
+}
 
 
 class AdditiveHeads(nn.Module):
@@ -95,43 +141,19 @@ class BilinearHeads(nn.Module):
         return masked_softmax(scores, mask) @ V  # (B, h, T, d_v)
 
 
-TABLE_3 = {
-    "base": Variation(),
-    "A h=1": Variation({"h": 1}),
-    "A h=4": Variation({"h": 4}),
-    "A h=16": Variation({"h": 16}),
-    "A h=32": Variation({"h": 32}),
-    "B d_k=16": Variation({"d_k": 16}),
-    "B d_k=32": Variation({"d_k": 32}),
-    "C N=2": Variation({"N": 2}),
-    "C N=4": Variation({"N": 4}),
-    "C N=8": Variation({"N": 8}),
-    "C d_model=256": Variation({"d_model": 256}),
-    "C d_model=1024": Variation({"d_model": 1024}),
-    "C d_ff=1024": Variation({"d_ff": 1024}),
-    "C d_ff=4096": Variation({"d_ff": 4096}),
-    "D P_drop=0.0": Variation({"P_drop": 0.0}),
-    "D P_drop=0.2": Variation({"P_drop": 0.2}),
-    "D eps_ls=0.0": Variation({"eps_ls": 0.0}),
-    "D eps_ls=0.2": Variation({"eps_ls": 0.2}),
-    "E learned": Variation({"positions": "learned"}),
-    "big": Variation({"d_model": 1024, "d_ff": 4096, "h": 16, "P_drop": 0.3}),
-}
-
 SCORES = {"additive": Variation(scores=AdditiveHeads), "bilinear": Variation(scores=BilinearHeads)}
-
-T2T = {"positions": "halves", "eps_ls": 0.1 * BASE.vocab / (BASE.vocab - 1)}
-
-TOKENS = {"source_tokens": 8 * 4096, "target_tokens": 8 * 4096}
-
-DROPOUTS = {"P_drop_attention": 0.1, "P_drop_ffn": 0.1}
 
 PRESETS = {
     "paper": Variation(),
-    "t2t_v1": Variation({**T2T, "bias": True}, TOKENS),
+    "t2t_v1": Variation(
+        {"positions": "halves", "bias": True, "eps_ls": 0.1 * BASE.vocab / (BASE.vocab - 1)},
+        {"source_tokens": 8 * 4096, "target_tokens": 8 * 4096},
+    ),
     "t2t_v3": Variation(
-        {**T2T, **DROPOUTS, "norm": "pre", "final_norm": True},
-        {**TOKENS, "beta2": 0.997, "warmup": 8000, "rate": 2.0},
+        {"positions": "halves", "norm": "pre", "final_norm": True, "P_drop_attention": 0.1,
+         "P_drop_ffn": 0.1, "eps_ls": 0.1 * BASE.vocab / (BASE.vocab - 1)},
+        {"source_tokens": 8 * 4096, "target_tokens": 8 * 4096,
+         "beta2": 0.997, "warmup": 8000, "rate": 2.0},
     ),
 }
 

@@ -12,7 +12,8 @@ missing, and in the middle of a run that was stopped. Several processes may shar
 no other has begun.
 
 The factor on the rate was chosen among 0.25, 0.5 and 1 by the base row's perplexity on the validation set after 500
-updates (--row base --seeds 99 --steps 500, and another --out). Updates, pairs and vocabulary are what two cores have time for.
+updates (--row base --seeds 99 --steps 500, and another --out). Updates, pairs and vocabulary are what two cores have
+time for.
 """
 
 import argparse

@@ -1,0 +1,203 @@
+"""Chapter 17: the rows of Table 3 by name, other scores in every head, and the interval of one more training."""
+
+import importlib.util
+import json
+import statistics
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+
+import pytest
+import torch
+from shapes import checked, unseen
+
+from annotated import variations
+from annotated.decoding import Translator, beam_search, greedy
+from annotated.training import Recipe
+from annotated.transformer import BASE, TINY, Config
+from annotated.variations import (
+    PRESETS,
+    SCORES,
+    T_975,
+    TABLE_3,
+    AdditiveHeads,
+    BilinearHeads,
+    Variation,
+    prediction_interval,
+    shrink,
+)
+
+ROOT = Path(__file__).parent.parent
+B, h, T, S, d_k, d_v = 2, 3, 5, 7, 11, 13
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.double, generator=torch.Generator().manual_seed(seed))
+
+
+def heads():
+    return draw(B, h, T, d_k, seed=1), draw(B, h, S, d_k, seed=2), draw(B, h, S, d_v, seed=3)
+
+
+# ---- scores
+
+
+@pytest.mark.parametrize("kind", [AdditiveHeads, BilinearHeads])
+def test_the_scores_are_the_formula_for_every_pair(kind):
+    torch.manual_seed(0)
+    attention, (Q, K, V) = kind(h, d_k).double(), heads()
+    mask = torch.rand(B, 1, T, S, generator=torch.Generator().manual_seed(4)) < 0.6
+    mask[0, 0, 1] = False  # a row that may look at nothing
+    with checked(variations) as seen:
+        made = attention(Q, K, V, mask)
+    assert not [line for line in unseen(seen, variations) if kind.__name__ in line]
+    for b in range(B):
+        for i in range(h):
+            for t in range(T):
+                row = []
+                for s in range(S):
+                    q, k = Q[b, i, t], K[b, i, s]
+                    additive = kind is AdditiveHeads
+                    row.append(attention.v[i] @ (q + k).tanh() if additive else q @ attention.W[i] @ k / d_k**0.5)
+                allowed = mask[b, 0, t]
+                weights = torch.stack(row).masked_fill(~allowed, -torch.inf).softmax(-1).nan_to_num(0)
+                assert (made[b, i, t] - weights @ V[b, i]).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_every_attention_scores_with_parameters_of_its_own_which_learn(name):
+    torch.manual_seed(0)
+    config = replace(TINY, N=2, d_model=8, d_ff=8, h=2, vocab=11, P_drop=0.0)
+    model = SCORES[name].model(config)
+    added = [m for m in model.modules() if isinstance(m, AdditiveHeads | BilinearHeads)]
+    assert len({id(m) for m in added}) == 2 + 2 * 2
+    source, target = torch.randint(4, 11, (3, 5)), torch.randint(4, 11, (3, 6))
+    model(source, target).logsumexp(-1).sum().backward()
+    assert all(p.grad.abs().sum() > 0 for m in added for p in m.parameters())
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_cached_and_packed_search_is_the_plain_one(name):
+    torch.manual_seed(1)
+    model = SCORES[name].model(replace(TINY, N=1, d_model=16, d_ff=16, h=2, vocab=13)).double().eval()
+    source = torch.tensor([[5, 6, 7, 2], [8, 2, 0, 0]])
+    for row, made in zip(source, greedy(model, source, max_len=6)):
+        target = [1]
+        row = row[row != 0][None]
+        while len(target) <= 6 and target[-1] != 2:
+            target.append(model(row, torch.tensor([target]))[0, -1].argmax().item())
+        assert target[1:] == made
+    assert beam_search(model, source, beam=1, max_len=6) == greedy(model, source, max_len=6)
+    quick = Translator(model.float(), None).quick
+    assert (model(source, source) - quick(source, source)).abs().max() < 1e-5
+
+
+# ---- rows
+
+
+def test_the_rows_are_the_papers():
+    table = json.loads((ROOT / "book/paper.json").read_text())["table_3"]
+    assert len(table) == len(TABLE_3) == 20
+    for (name, variation), row in zip(TABLE_3.items(), table, strict=True):
+        built = asdict(variation.config)
+        wanted = {k: v for k, v in row["change"].items() if k in built}
+        assert {k: built[k] for k in wanted} == wanted, name
+        allowed = set(row["change"]) | ({"d_k", "d_v"} if {"h", "d_model"} & set(row["change"]) else set())
+        differs = {k for k, v in built.items() if v != asdict(BASE)[k]}
+        assert differs <= allowed | ({"positions"} if row["row"] == "E" else set()), name
+
+
+@pytest.mark.parametrize("name", [*TABLE_3, *SCORES, *PRESETS])
+def test_every_variation_is_a_model_and_a_recipe(name):
+    variation = (TABLE_3 | SCORES | PRESETS)[name]
+    assert set(variation.changes) <= {f.name for f in fields(Config)}
+    Recipe(**variation.recipe)
+    config = replace(shrink(variation.config), vocab=17)
+    logits = variation.model(config)(torch.tensor([[5, 6, 2]]), torch.tensor([[1, 7]]))
+    assert logits.shape == (1, 2, 17) and logits.isfinite().all()
+
+
+def test_a_variation_cannot_be_changed_by_accident():
+    with pytest.raises(AttributeError):
+        TABLE_3["base"].changes = {}
+    assert Variation().changes is not Variation().changes
+
+
+def test_shrink_divides_sizes_and_nothing_else():
+    small = shrink(replace(BASE, d_k=16, vocab=31), width=4, depth=3)
+    assert small == replace(BASE, N=2, d_model=128, d_ff=512, d_k=4, d_v=16, vocab=31)
+    with pytest.raises(ValueError, match="d_model=512 cannot be divided by 7"):
+        shrink(BASE, width=7)
+    with pytest.raises(ValueError, match="N=6 cannot be divided by 4"):
+        shrink(BASE, depth=4)
+
+
+# ---- the interval
+
+
+def test_the_interval_is_the_textbooks():
+    values = [3.0, 5.0, 4.0, 7.0, 1.0]
+    low, high = prediction_interval(values)
+    reach = 2.776 * statistics.stdev(values) * (1 + 1 / 5) ** 0.5
+    assert abs(low - (4 - reach)) < 1e-9 and abs(high - (4 + reach)) < 1e-9
+    assert prediction_interval([2.0, 2.0]) == (2.0, 2.0)
+
+
+@pytest.mark.parametrize("count", [0, 1, 12])
+def test_too_few_or_too_many_values_are_refused(count):
+    with pytest.raises(ValueError, match=f"values must be 2 to 11 numbers, got {count}"):
+        prediction_interval([1.0] * count)
+
+
+def test_the_factors_fall_towards_the_normal_distributions():
+    assert all(a > b > 1.96 for a, b in zip(T_975[1:], T_975[2:]))
+
+
+# ---- the benchmark
+
+
+@pytest.fixture
+def script():
+    spec = importlib.util.spec_from_file_location("variations_17", ROOT / "benchmarks" / "17_variations.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def options(script, **more):
+    from argparse import Namespace
+
+    return Namespace(**({"steps": 1500, "warmup": 200, "rate": 0.5, "tokens": 1500} | more))
+
+
+def test_a_preset_changes_the_reduced_recipe_by_the_papers_factors(script):
+    base = script.small_recipe(TABLE_3["base"], options(script))
+    v3 = script.small_recipe(PRESETS["t2t_v3"], options(script))
+    assert (base.warmup, base.rate, base.beta2, base.source_tokens) == (200, 0.5, 0.98, 1500)
+    assert (v3.warmup, v3.rate, v3.beta2) == (400, 1.0, 0.997)
+    assert v3.source_tokens == v3.target_tokens == 1500 * 8 * 4096 // 25000
+    assert script.small_recipe(None, options(script)) == base
+
+
+def test_a_run_that_another_process_has_is_left_to_it(script, tmp_path):
+    lock = tmp_path / "base-0.pid"
+    assert not script.taken(lock)
+    assert script.taken(lock), "this process is alive"
+    lock.write_text("999999999")
+    assert not script.taken(lock), "that process is gone"
+
+
+def test_every_row_has_a_file_name_of_its_own(script):
+    names = {script.slug(row, seed) for row in script.ROWS for seed in (0, 1)}
+    assert len(names) == 2 * len(script.ROWS)
+    assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") for name in names)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results/17-variations/runs").glob("*.json")), ids=lambda p: p.stem)
+def test_each_run_of_the_record_is_what_its_name_says(script, path):
+    run = json.loads(path.read_text())
+    assert path.stem == script.slug(run["row"], run["recipe"]["seed"])
+    torch.manual_seed(0)
+    model = script.build(run["row"], run["config"]["vocab"], 0)
+    assert asdict(model.config) == run["config"]
+    assert sum(p.numel() for p in model.parameters()) == run["parameters"]
+    assert run["epochs"] >= 10 and run["curve"][-1]["step"] == run["recipe"]["steps"]
