@@ -5,19 +5,21 @@ Generated from book/13-command-line.md by tools/tangle.py: edit the chapter, not
 
 import argparse
 import hashlib
-import io
 import json
 import os
 import sys
-from contextlib import contextmanager, nullcontext, redirect_stderr
+from collections.abc import Callable
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
+from importlib import import_module
 from itertools import islice, zip_longest
 from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
+from annotated.attention import scaled_dot_product_attention
 from annotated.data import (
     CORPORA,
     Batches,
@@ -38,7 +40,7 @@ from annotated.data import (
 )
 from annotated.decoding import Translator, hypotheses, length_penalty, load, save
 from annotated.evaluation import bleu, chrf, cross_entropy
-from annotated.training import Recipe, average, provenance, train
+from annotated.training import Recipe, Run, average, provenance, train
 from annotated.transformer import BASE, BIG, TINY, Config, Transformer
 
 __all__ = [
@@ -78,7 +80,11 @@ __all__ = [
     "describe",
     "PRESETS",
     "settings",
+    "Worker",
+    "worker_for",
     "run_train",
+    "held_out_loss",
+    "train_as",
     "finish",
     "state_of",
     "run_fetch",
@@ -91,6 +97,7 @@ __all__ = [
     "EXAMPLES",
     "add_corpus",
     "add_machine",
+    "add_speed",
     "add_search",
     "add_train",
     "add_translate",
@@ -161,12 +168,12 @@ def translated(translator, lines, options, first=1):
     Yields:
         how many lines a window had, and the text to be written for them.
     """
+    search = options.beam, options.alpha
     for window in windows(lines, options.window):
-        with redirect_stderr(io.StringIO()):
-            if options.n_best:
-                found = n_best(translator, window, options.n_best, options.beam, options.alpha)
-            else:
-                found = translator.translate(window, options.beam, options.alpha)
+        if options.n_best:
+            found = n_best(translator, window, options.n_best, *search)
+        else:
+            found = translator.translate(window, *search, progress=False)
         write = numbered if options.n_best else plain
         yield len(window), "".join(write(i, line) for i, line in enumerate(found, first))
         first += len(window)
@@ -696,26 +703,64 @@ def settings(options):
     return replace(PRESETS[options.preset], **sizes), Recipe(**recipe)
 
 
+@dataclass
+class Worker:
+    """How a process trains.
+
+    Args:
+        first: whether this process writes the folder; of several, one does.
+        attention: for the model, as in `Transformer`.
+        turn: a context in which one process after the other reads and writes the folder.
+        feed: gets the batches and gives those to train on.
+        start: as in `train`.
+    """
+
+    first: bool = True
+    attention: Callable = scaled_dot_product_attention
+    turn: Callable = nullcontext
+    feed: Callable = lambda batches: batches
+    start: Callable = Run
+
+
+def worker_for(options):
+    """A context that gives the worker the options ask for; may set the options' device."""
+    if options.fast or "LOCAL_RANK" in os.environ:  # torchrun sets it
+        return import_module("annotated.gpu").fast_worker(options)
+    return nullcontext(Worker())
+
+
 def run_train(options):
     """`train`: corpus to subwords to batches to a model folder."""
-    config, recipe = settings(options)
-    folder, corpus = options.out, read_corpus(options)
+    with worker_for(options) as worker:
+        train_as(worker, options)
+
+
+def held_out_loss(batches, model):
+    """What is measured during a training: the mean loss on held-out batches."""
+    return {"validation_loss": round(cross_entropy(model, batches), 4)}
+
+
+def train_as(worker, options):
+    """Train in one of perhaps several processes, the first of which writes everything."""
+    (config, recipe), folder, corpus = settings(options), options.out, read_corpus(options)
     data = {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance,
             "longest": options.longest}
     check_same_run(folder, config=asdict(config), recipe=asdict(recipe), data=data)
-    vocabulary = make_vocabulary(corpus, config.vocab, folder)
-    pairs, held_out = token_pairs(corpus, vocabulary, recipe, folder, options.longest)
+    with worker.turn():
+        vocabulary = make_vocabulary(corpus, config.vocab, folder)
+        pairs, held_out = token_pairs(corpus, vocabulary, recipe, folder, options.longest)
+        config = replace(config, vocab=len(vocabulary))
+        if worker.first:
+            begin(folder, config, recipe, data)
     torch.manual_seed(recipe.seed)
-    model = Transformer(replace(config, vocab=len(vocabulary))).to(options.device)
-    begin(folder, model.config, recipe, data)
+    model = Transformer(config, worker.attention).to(options.device)
     budget = recipe.source_tokens, recipe.target_tokens
-    validation = list(token_batches(held_out, *budget))
-
-    def evaluate(model):
-        return {"validation_loss": round(cross_entropy(model, validation), 4)}
-
-    train(model, recipe, Batches(pairs, *budget, recipe.seed), folder, evaluate)
-    finish(model, vocabulary, corpus, folder, recipe.keep, options.score)
+    evaluate = partial(held_out_loss, list(token_batches(held_out, *budget)))
+    batches = worker.feed(Batches(pairs, *budget, recipe.seed))
+    keeps = {"folder": folder, "evaluate": evaluate} if worker.first else {}
+    train(model, recipe, batches, start=worker.start, **keeps)
+    if worker.first:
+        finish(model, vocabulary, corpus, folder, recipe.keep, options.score)
 
 
 def finish(model, vocabulary, corpus, folder, keep, most):
@@ -774,6 +819,7 @@ norm where the layer norm stands: post, as in the paper, or pre
 final_norm a layer norm after the last layer, which pre needs
 eps_norm added under the root of the layer norm
 bias biases of the projections in attention
+output_bias a number for each token, added to its logit
 activation relu, gelu or swish
 positions sinusoidal, halves or learned
 max_positions longest sentence, for learned positions
@@ -863,6 +909,17 @@ def add_machine(parser):
     add("--threads", type=int, help="CPU threads; default: torch's own choice")
 
 
+def add_speed(parser):
+    """Options that say where to train, and how fast."""
+    add_machine(parser)
+    add = parser.add_argument
+    add("--fast", action="store_true",
+        help="train as chapter 14 does: fused attention, a loss in pieces, batches made ahead")
+    add("--precision", choices=("float32", "tf32", "bfloat16"),
+        help="with --fast, of matrix products; default: bfloat16 on a GPU, float32 on a CPU")
+    add("--compile", action="store_true", help="with --fast: compile the layers")
+
+
 def add_search(parser):
     """Options of the search."""
     add = parser.add_argument
@@ -876,7 +933,7 @@ def add_train(parser):
     """Options of `train`."""
     add = parser.add_argument
     add_corpus(parser)
-    add_machine(parser)
+    add_speed(parser)
     add("--valid-source", type=Path,
         help="held-out source sentences; default: about one pair "
         "in fifty, 2000 at most, chosen by a hash of the text and never trained on")
