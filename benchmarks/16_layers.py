@@ -1,6 +1,6 @@
 """What the layers of Table 1 cost, in time and in memory, against the length n and the width d.
 
-    python benchmarks/16_layers.py [--out results/16-layers] [--budget 0.25] [--most 15]
+    python benchmarks/16_layers.py [--out results/16-layers] [--budget 0.4] [--most 25]
 
 One thread, one sentence, forward. The layers take turns at every n and d, so that what slows the machine
 down for a while slows all of them down. Then the kernel k and the neighbourhood r are varied at one n and d.
@@ -32,7 +32,7 @@ from annotated.layers import FeedForward
 from annotated.multihead import MultiHeadAttention
 
 ROOT = Path(__file__).resolve().parent.parent
-LENGTHS, WIDTHS = [64, 128, 256, 512, 1024, 2048], [64, 128, 256, 512]
+LENGTHS, WIDTHS = [64, 128, 256, 512, 1024, 2048, 4096], [64, 128, 256, 512]
 K, R, HEAD = 3, 33, 64
 KERNELS, NEIGHBOURHOODS = [3, 9, 27, 81], [17, 33, 65, 129, 257]
 K_AT, R_AT = (512, 128), (2048, 128)  # n, d where k and where r is varied
@@ -115,8 +115,8 @@ def measure(functions, n, d, args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "16-layers")
-    parser.add_argument("--budget", type=float, default=0.25, help="seconds for a layer at one n and d")
-    parser.add_argument("--most", type=int, default=15, help="passes at most; three are always made")
+    parser.add_argument("--budget", type=float, default=0.4, help="seconds for a layer at one n and d")
+    parser.add_argument("--most", type=int, default=25, help="passes at most; three are always made")
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -143,7 +143,7 @@ def main():
     }
     write_record(args.out, scores, {})
     for row in grid:
-        if row["n"] in (64, 2048):
+        if row["n"] in (64, 4096):
             print(row, file=sys.stderr)
 
 
