@@ -1,0 +1,288 @@
+"""Constituency parsing: a Transformer trained on a treebank from words to brackets, scored on all held-out sentences.
+
+    ANNOTATED_DATA=... python benchmarks/18_parsing.py [--threads 1] [--out results/18-parsing]
+    python benchmarks/18_parsing.py --train FOLDER --dev FILE --test FILE --out FOLDER      a treebank of one's own
+
+Reads words only, no parts of speech; writes one token a word, see chapter 18.
+Training is cut off anywhere and goes on with the same command; more --steps continue a finished one.
+Beam and weights (last, or the mean of the last checkpoints) are chosen on the development part;
+then the test part is decoded once without constraint and once with, and scored:
+
+    strict        what the model writes by itself; output that is no tree over the words counts as no bracket
+    repaired      the same output, made a tree by `repair`
+    constrained   the model may choose only among tokens that a tree can go on with
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from dataclasses import asdict, replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+
+from annotated.data import replacing, token_batches
+from annotated.decoding import beam_search, greedy, packed
+from annotated.parsing import (
+    TREEBANKS,
+    WellFormed,
+    attempt,
+    bracket_f1,
+    common_labels,
+    delinearize,
+    encode_tree,
+    leaves,
+    linearize,
+    load_treebank,
+    matched,
+    parse_brackets,
+    parse_words,
+    read_trees,
+    repair,
+    right_branching,
+    spans,
+    vocabularies,
+    words_of,
+)
+from annotated.training import Recipe, average, provenance, train
+from annotated.transformer import TINY, Transformer
+
+LENGTHS = (10, 20, 30, 40, 60, 10_000)  # a sentence's words, at most, of each group in the record
+
+
+def read(options):
+    """The three parts, and what the record says of them."""
+    given = {"train": options.train, "dev": options.dev, "test": options.test}
+    if any(given.values()):
+        if not all(given.values()):
+            raise ValueError("--train, --dev and --test belong together: give a file or a folder for each")
+        parts = {part: read_trees(path) for part, path in given.items()}
+        about = {"treebank": "from files", "licence": "of whoever made it",
+                 "sha256": {part: sha256("\n".join(trees).encode()).hexdigest() for part, trees in parts.items()}}
+    else:
+        parts, published = load_treebank(options.treebank), TREEBANKS[options.treebank]
+        if "test" not in parts:  # the published development part is the test, one sentence in ten of the rest ours
+            whole, parts["test"] = parts["train"], parts["dev"]
+            parts["dev"] = whole[::10]
+            parts["train"] = [tree for i, tree in enumerate(whole) if i % 10]
+        about = {"treebank": options.treebank, "licence": published.licence,
+                 "sha256": {file.path: file.sha256 for file in published.files}}
+    if options.trees:
+        parts = {part: trees[: options.trees] for part, trees in parts.items()}
+    about["sentences"] = {part: len(trees) for part, trees in parts.items()}
+    return parts, about
+
+
+def rounded(numbers):
+    """Two decimals, as scores are published."""
+    return {name: round(value, 2) for name, value in numbers.items()}
+
+
+def trees_from(tokens, sentences, way):
+    """Trees, or None, from what the model wrote."""
+    if way == "repaired":
+        tokens = [repair(symbols, len(words)) for symbols, words in zip(tokens, sentences, strict=True)]
+    return [attempt(symbols, words) for symbols, words in zip(tokens, sentences, strict=True)]
+
+
+def quick(model):
+    """The model, or on a CPU a copy that searches faster."""
+    return packed(model)
+
+
+def search_of(beam):
+    """Greedy search, or a beam; the output's length is known, so that no penalty on it matters."""
+    return greedy if beam == 1 else partial(beam_search, beam=beam)
+
+
+def without_labels(trees):
+    """The same trees, every constituent called X."""
+    def unnamed(tree):
+        tags, words = zip(*leaves(tree), strict=True)
+        return delinearize(["(X" if symbol[0] == "(" else symbol for symbol in linearize(tree)], words, tags)
+
+    return [unnamed(tree) if tree else None for tree in trees]
+
+
+def groups(gold, predicted):
+    """F1 of sentences of similar length, and of each label."""
+    lengths = []
+    for shortest, longest in zip((0, *LENGTHS), LENGTHS):
+        rows = [i for i, tree in enumerate(gold) if shortest < len(words_of(tree)) <= longest]
+        if rows:
+            counts = [sum(column) for column in zip(*(matched(gold[i], predicted[i]) for i in rows), strict=True)]
+            lengths.append({"words": [shortest + 1, longest], "sentences": len(rows),
+                            "f1": round(200 * counts[0] / max(1, counts[1] + counts[2]), 2)})
+    return lengths
+
+
+def by_label(gold, predicted):
+    """Gold, predicted and right brackets of each label, commonest first; punctuation counted as a word here."""
+    totals = {name: Counter() for name in ("gold", "predicted", "right")}
+    for right, made in zip(gold, predicted, strict=True):
+        found = [spans(parse_brackets(tree)[0]) if tree else Counter() for tree in (right, made)]
+        for name, brackets in zip(totals, (*found, found[0] & found[1]), strict=True):
+            for (label, _, _), count in brackets.items():
+                totals[name][label] += count
+    return {label: {name: counts[label] for name, counts in totals.items()} for label, _ in totals["gold"].most_common(12)}
+
+
+def baseline(parts):
+    """Right-branching trees with the labels commonest in training, over the test part."""
+    root, label = common_labels(parts["train"])
+    made = [right_branching(words_of(tree), root, label) for tree in parts["test"]]
+    return {"root": root, "label": label, "labelled": rounded(bracket_f1(parts["test"], made)._asdict()),
+            "unlabelled": rounded(bracket_f1(*map(without_labels, (parts["test"], made)))._asdict()),
+            "lengths": groups(parts["test"], made)}
+
+
+def choose(model, work, parts, words, tokens, device):
+    """Weights and beam that do best on the development part; leaves the model with those weights."""
+    dev, last = parts["dev"], {name: value.clone() for name, value in model.state_dict().items()}
+    sentences, tried, best = [words_of(tree) for tree in dev], [], None
+    for k in (1, 5, 10):
+        averaged = average(model, work, k)
+        if k > 1 and averaged == tried[-1]["averaged"]:
+            continue
+        made = parse_words(WellFormed(quick(model), tokens), sentences, words, tokens)
+        f1 = bracket_f1(dev, trees_from(made, sentences, "constrained")).f1
+        tried.append({"averaged": averaged, "beam": 1, "f1": round(f1, 2)})
+        print(json.dumps(tried[-1]), file=sys.stderr)
+        if best is None or f1 > best[0]:
+            best, last = (f1, averaged, 1), {name: value.clone() for name, value in model.state_dict().items()}
+    model.load_state_dict(last)
+    made = parse_words(WellFormed(quick(model), tokens), sentences, words, tokens, search_of(4))
+    f1 = bracket_f1(dev, trees_from(made, sentences, "constrained")).f1
+    tried.append({"averaged": best[1], "beam": 4, "f1": round(f1, 2)})
+    print(json.dumps(tried[-1]), file=sys.stderr)
+    return {"tried_on_dev": tried, "averaged": best[1], "beam": 4 if f1 > best[0] else 1, "dev_f1": max(round(f1, 2), round(best[0], 2))}
+
+
+def score(model, beam, parts, words, tokens):
+    """Decode the test part without and with constraint, and score it."""
+    test, scores, examples = parts["test"], {}, []
+    sentences, fast = [words_of(tree) for tree in test], quick(model)
+    began = time.monotonic()
+    free = parse_words(fast, sentences, words, tokens, search_of(beam))
+    bound = parse_words(WellFormed(fast, tokens), sentences, words, tokens, search_of(beam))
+    seconds = time.monotonic() - began
+    made = {}
+    for way, output in (("strict", free), ("repaired", free), ("constrained", bound)):
+        made[way] = trees_from(output, sentences, way)
+        unlabelled = bracket_f1(*map(without_labels, (test, made[way]))).f1
+        scores[way] = {**rounded(bracket_f1(test, made[way])._asdict()), "unlabelled_f1": round(unlabelled, 2),
+                       "no_tree": sum(tree is None for tree in made[way]), "lengths": groups(test, made[way])}
+    exact = sum(a == b == c for a, b, c in (matched(g, p) for g, p in zip(test, made["constrained"], strict=True)))
+    scores["constrained"]["exact"] = round(100 * exact / len(test), 2)
+    scores["by_label"] = by_label(test, made["constrained"])
+    for i in range(0, len(test), max(1, len(test) // 24)):
+        examples.append({"gold": test[i], "strict": made["strict"][i], "constrained": made["constrained"][i],
+                         "f1": round(bracket_f1([test[i]], [made["constrained"][i]]).f1, 1)})
+    return scores, round(seconds), examples
+
+
+def write(path, content):
+    """Write a file whole or not at all."""
+    with replacing(path) as fresh:
+        fresh.write_text(content, encoding="utf-8")
+
+
+def go(options):
+    """Train, or go on, then choose on the development part and score the test part."""
+    torch.set_num_threads(options.threads)
+    device = torch.device(options.device)
+    parts, about = read(options)
+    words, tokens = vocabularies(parts["train"], options.least)
+    pairs = [encode_tree(tree, words, tokens) for tree in parts["train"]]
+    pairs = [pair for pair in pairs if len(pair[0]) <= options.words]
+    config = replace(TINY, N=options.N, d_model=options.d_model, d_ff=options.d_ff, h=options.h, d_k=None, d_v=None,
+                     P_drop=options.P_drop, vocab=len(tokens), source_vocab=len(words))
+    recipe = Recipe(steps=options.steps, warmup=options.warmup, rate=options.rate, source_tokens=options.words,
+                    target_tokens=options.words, seed=options.seed, evaluate_every=options.every,
+                    save_every=options.save_every, keep=10)
+    torch.manual_seed(options.seed)
+    model = Transformer(config).to(device)
+    some = parts["dev"][:: max(1, len(parts["dev"]) // 300)]
+    held_out = [words_of(tree) for tree in some]
+
+    def batches(epoch, position):
+        for source, target in token_batches(pairs, options.words, options.words, options.seed, epoch, position):
+            yield source.to(device), target.to(device)
+
+    def evaluate(model):
+        fast = quick(model)
+        free = parse_words(fast, held_out, words, tokens)
+        bound = parse_words(WellFormed(fast, tokens), held_out, words, tokens)
+        strict = trees_from(free, held_out, "strict")
+        return {"strict_f1": round(bracket_f1(some, strict).f1, 2), "no_tree": sum(tree is None for tree in strict),
+                "constrained_f1": round(bracket_f1(some, trees_from(bound, held_out, "constrained")).f1, 2)}
+
+    options.out.mkdir(parents=True, exist_ok=True)
+    kept = options.work / "run.json"
+    run = provenance(seed=options.seed, config=asdict(config), recipe=asdict(recipe), data=about, least=options.least,
+                     parameters=sum(p.numel() for p in model.parameters()),
+                     vocabulary={"words": len(words), "tokens": len(tokens)},
+                     training={"sentences": len(pairs), "words": sum(len(source) - 1 for source, _ in pairs)})
+    if kept.exists():
+        begun = json.loads(kept.read_text())
+        if begun["config"] != json.loads(json.dumps(run["config"])) or begun["data"] != json.loads(json.dumps(about)):
+            raise ValueError(f"{options.work} was begun with another model or treebank: choose another --work")
+        again = {name: run[name] for name in ("command", "commit", "date")}
+        run = begun | {"recipe": run["recipe"], "continued": [*begun.get("continued", []), again]}
+    write(kept, json.dumps(run, indent=1) + "\n")
+    log = train(model, recipe, batches, options.work, evaluate)
+    chosen = choose(model, options.work, parts, words, tokens, device)
+    scores, seconds, examples = score(model, chosen["beam"], parts, words, tokens)
+    evaluations = [line for line in log if "constrained_f1" in line]
+    record = {"measured_on": "test", "sentences": len(parts["test"]), "right_branching": baseline(parts), **scores,
+              "chosen": chosen, "training_seconds": evaluations[-1]["seconds"], "decoding_seconds": seconds,
+              "words_seen": sum(line["tokens"] for line in log if "tokens" in line)}
+    write(options.out / "run.json", json.dumps(run, indent=1) + "\n")
+    write(options.out / "log.jsonl", "".join(json.dumps(line) + "\n" for line in log))
+    write(options.out / "examples.json", json.dumps(examples, indent=1, ensure_ascii=False) + "\n")
+    write(options.out / "scores.json", json.dumps(record, indent=1) + "\n")
+    print(json.dumps({way: record[way]["f1"] for way in ("strict", "repaired", "constrained")}
+                     | {"right_branching": record["right_branching"]["labelled"]["f1"]}))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--treebank", default="treebank-craft", choices=list(TREEBANKS))
+    for part in ("train", "dev", "test"):
+        parser.add_argument(f"--{part}", type=Path, help="a file or folder of bracketed trees, instead of --treebank")
+    parser.add_argument("--N", type=int, default=3, help="layers of each stack (default 3; 4 in the paper)")
+    parser.add_argument("--d_model", type=int, default=128, help="(default 128; 1024 in the paper)")
+    parser.add_argument("--d_ff", type=int, default=512)
+    parser.add_argument("--h", type=int, default=4)
+    parser.add_argument("--P_drop", type=float, default=0.1)
+    parser.add_argument("--least", type=int, default=3, help="how often a word occurs to have a place of its own")
+    parser.add_argument("--steps", type=int, default=4500, help="updates")
+    parser.add_argument("--warmup", type=int, default=800)
+    parser.add_argument("--rate", type=float, default=0.6, help="a factor on Eq. 3")
+    parser.add_argument("--words", type=int, default=1500, help="of a batch, at most, padding counted")
+    parser.add_argument("--every", type=int, default=500, help="updates between evaluations")
+    parser.add_argument("--save_every", type=int, default=100, help="updates between checkpoints, of which 10 are kept")
+    parser.add_argument("--trees", type=int, help="no more trees of each part than these, for a trial")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--work", type=Path, default=Path(".cache/18-parsing"), help="checkpoints (default %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("results/18-parsing"))
+    options = parser.parse_args()
+    try:
+        go(options)
+    except (ValueError, OSError, FloatingPointError) as error:
+        print(f"18_parsing: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("18_parsing: stopped; the same command goes on from there", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
