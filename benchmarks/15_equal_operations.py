@@ -1,0 +1,167 @@
+"""A Transformer and the recurrent network of chapter 1 on real text, trained with equally many operations.
+
+    ANNOTATED_DATA=... python benchmarks/15_equal_operations.py [--seeds 0 1 2] [--out results/15-equal-operations]
+
+Multi30k English-German. Counted are the multiply-adds of all matrix products on tokens that are not padding, so that
+the comparison does not depend on the machine; seconds are recorded beside them. The Transformer makes --steps
+updates, the recurrent network as many as the same operations pay for. Its width is the one whose number of weights is
+nearest to the Transformer's. Both use Adam and the schedule of Eq. 3, without label smoothing, each at the factor on
+the rate that a trial of a tenth of its updates preferred, by perplexity on the validation set. Everything is measured
+there, by the last weights.
+
+The record is written after every run; the same command goes on with the runs that are missing.
+"""
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from annotated.data import Subwords, load_corpus, replacing, token_batches
+from annotated.decoding import Translator
+from annotated.evaluation import bleu, perplexity
+from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
+from annotated.training import Recipe, provenance, train
+from annotated.transformer import TINY, Transformer
+
+CORPUS, BUDGET, WARMUP = "multi30k-en-de", 1500, 400
+RATES = {"Transformer": (0.4, 0.8, 1.6), "RecurrentSeq2Seq": (0.5, 1.0, 2.0)}
+
+
+def build(name, vocab, seed):
+    """A network before training."""
+    torch.manual_seed(seed)
+    transformer = Transformer(replace(TINY, vocab=vocab, eps_ls=0.0))
+    if name == "Transformer":
+        return transformer
+    wanted = sum(p.numel() for p in transformer.parameters())
+    off = lambda d: abs(weights(vocab, d) - wanted)  # noqa: E731
+    torch.manual_seed(seed)
+    return RecurrentSeq2Seq(RecurrentConfig(vocab, min(range(32, 512, 16), key=off)))
+
+
+def weights(vocab, d_model):
+    """How many a recurrent network has."""
+    with torch.device("meta"):
+        return sum(p.numel() for p in RecurrentSeq2Seq(RecurrentConfig(vocab, d_model)).parameters())
+
+
+def products(config, S, T):
+    """Multiply-adds of all matrix products of one sentence, forward, as chapter 15 counts them."""
+    c, d = config, config.d_model
+    if isinstance(c, RecurrentConfig):
+        encoder = S * 2 * 3 * (d * (d // 2) + (d // 2) ** 2)
+        decoder = T * 3 * 2 * d * d
+        return encoder + decoder + d * d + (S + T) * d * d + 2 * T * S * d + 2 * T * d * d + T * d * c.vocab
+    qk, v = d * c.h * c.d_k, d * c.h * c.d_v
+    ffn, pair = 2 * d * c.d_ff, c.h * (c.d_k + c.d_v)
+    encoder = S * (2 * qk + 2 * v + ffn) + S * S * pair
+    decoder = T * (3 * qk + 3 * v + ffn) + S * (qk + v) + (T * T + T * S) * pair
+    return c.N * (encoder + decoder) + T * d * c.vocab
+
+
+def operations(config, pairs):
+    """Of one epoch of training: twice the multiply-adds, three times."""
+    return 6 * sum(products(config, len(source) + 1, len(target) + 1) for source, target in pairs)
+
+
+def updates_for(total, config, pairs, batches):
+    """How many updates the operations pay for."""
+    return max(1, round(total / operations(config, pairs) * sum(1 for _ in batches(0, 0))))
+
+
+def trained(name, recipe, texts, folder=None):
+    """A trained network and its log."""
+    model = build(name, texts["vocab"], recipe.seed)
+    batches = partial(token_batches, texts["train"], BUDGET, BUDGET, recipe.seed)
+    measure = lambda m: {"perplexity": round(perplexity(m, texts["held_out"]), 4)}  # noqa: E731
+    return model, train(model, recipe, batches, folder, measure)
+
+
+def write(path, content):
+    with replacing(path) as fresh:
+        fresh.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def go(options):
+    torch.set_num_threads(options.threads)
+    corpus = load_corpus(CORPUS)
+    corpus = replace(corpus, train=corpus.train[: options.pairs], validation=corpus.validation[: options.pairs])
+    vocabulary = Subwords.train((text for pair in corpus.train for text in pair), options.vocab)
+    encode = lambda rows: [(vocabulary.encode(s), vocabulary.encode(t)) for s, t in rows]  # noqa: E731
+    pairs = encode(corpus.train)
+    texts = {"vocab": len(vocabulary), "train": pairs,
+             "held_out": list(token_batches(encode(corpus.validation), BUDGET, BUDGET))}
+    configs = {name: build(name, len(vocabulary), 0).config for name in RATES}
+    batches = partial(token_batches, pairs, BUDGET, BUDGET, 0)
+    epoch = sum(1 for _ in batches(0, 0))
+    total = operations(configs["Transformer"], pairs) / epoch * options.steps
+    steps = {name: updates_for(total, config, pairs, batches) for name, config in configs.items()}
+    path, run_path = options.out / "scores.json", options.out / "run.json"
+    record = json.loads(path.read_text()) if path.exists() else {"measured_on": "validation", "trials": {}, "runs": []}
+    options.out.mkdir(parents=True, exist_ok=True)
+    if not run_path.exists():
+        write(run_path, provenance(
+            seed=options.seeds, operations=total, updates=steps,
+            config={name: asdict(config) for name, config in configs.items()},
+            parameters={name: sum(p.numel() for p in build(name, len(vocabulary), 0).parameters()) for name in RATES},
+            data={"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance, "pairs": len(pairs)},
+        ))
+    for name, rates in RATES.items():
+        tried = record["trials"].setdefault(name, {})
+        for rate in rates:
+            if str(rate) not in tried:
+                short = Recipe(steps=max(1, steps[name] // 10), warmup=WARMUP, rate=rate, seed=99)
+                tried[str(rate)] = trained(name, short, texts)[1][-1]["perplexity"]
+                write(path, record)
+    sources, references = (list(side) for side in zip(*corpus.validation, strict=True))
+    for seed in options.seeds:
+        for name in RATES:
+            if any(run["name"] == name and run["seed"] == seed for run in record["runs"]):
+                continue
+            rate = float(min(record["trials"][name], key=record["trials"][name].get))
+            recipe = Recipe(steps=steps[name], warmup=WARMUP, rate=rate, seed=seed,
+                            evaluate_every=max(1, steps[name] // 20))
+            began = time.monotonic()
+            model, log = trained(name, recipe, texts)
+            seconds = round(time.monotonic() - began)
+            outputs = Translator(model.eval(), vocabulary).translate(sources, 4)
+            score, record["signature"] = bleu(outputs, references)
+            curve = [[line["step"], line["perplexity"]] for line in log if "perplexity" in line]
+            record["runs"].append({
+                "name": name, "seed": seed, "rate": rate, "updates": steps[name], "bleu": round(score, 2),
+                "perplexity": curve[-1][1], "seconds": seconds, "curve": curve,
+                "examples": list(islice(zip(sources, references, outputs, strict=True), 40, 46)),
+            })
+            write(path, record)
+            print(f"{name:18} seed {seed}: perplexity {curve[-1][1]:.2f}, BLEU {score:.2f}, {seconds} s", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=2000, help="updates of the Transformer")
+    parser.add_argument("--vocab", type=int, default=4000)
+    parser.add_argument("--pairs", type=int, help="no more sentence pairs than these, for a trial")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("results/15-equal-operations"))
+    options = parser.parse_args()
+    try:
+        go(options)
+    except (ValueError, OSError, FloatingPointError) as error:
+        print(f"15_equal_operations: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("15_equal_operations: stopped; the same command goes on with the runs that are missing", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
