@@ -100,7 +100,7 @@ import sys, time
 from annotated import cli
 
 class Fake:
-    def translate(self, lines, beam=4, alpha=0.6):
+    def translate(self, lines, beam=4, alpha=0.6, progress=True):
         time.sleep({sleep})
         with open({log!r}, "a") as log:
             log.write(f"{{len(lines)}}\\n")
@@ -119,7 +119,7 @@ def fake(tmp_path, monkeypatch):
     "A model folder that stands for a model which turns letters into capitals."
 
     class Fake:
-        def translate(self, lines, beam=4, alpha=0.6):
+        def translate(self, lines, beam=4, alpha=0.6, progress=True):
             return [line.upper() + "\u2028|" for line in lines]
 
     monkeypatch.setattr(cli, "load", lambda folder, device: Fake())
@@ -185,7 +185,7 @@ def test_only_the_same_job_is_gone_on_with(tmp_path, called, fake, change):
     class Stops:
         lines = 0
 
-        def translate(self, lines, beam=4, alpha=0.6):
+        def translate(self, lines, beam=4, alpha=0.6, progress=True):
             Stops.lines += 1
             if Stops.lines == 3:
                 raise KeyboardInterrupt

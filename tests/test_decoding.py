@@ -379,8 +379,8 @@ class Stuck(nn.Module):
 def test_a_hypothesis_that_nothing_may_follow_ends_as_it_is(after, stop):
     source, one = torch.tensor([[4, 2], [5, 2]]), torch.tensor([1.0, 0.0]).log_softmax(0)[0].item()
     assert beam_search(Stuck(after), source, max_len=9) == [[3] * after] * 2
-    for found in hypotheses(Stuck(after), source, 3, max_len=9, stop=stop):
-        assert found[0] == ([3] * after, pytest.approx(after * one / length_penalty(max(1, after))))
+    for found in hypotheses(Stuck(after), source, 3, lambda length: 1 / length, max_len=9, stop=stop):
+        assert found[0] == ([3] * after, pytest.approx(after * one * max(1, after)))
         assert len({tuple(ids) for ids, _ in found}) == len(found) == min(3, 2**after)
 
 
