@@ -12,7 +12,15 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from tqdm import tqdm
 
-__all__ = ["soft_lookup", "additive_scores", "RecurrentConfig", "check_ids", "check_padding", "RecurrentSeq2Seq", "fit"]
+__all__ = [
+    "soft_lookup",
+    "additive_scores",
+    "RecurrentConfig",
+    "check_tokens",
+    "check_padding",
+    "RecurrentSeq2Seq",
+    "fit",
+]
 
 
 def soft_lookup(scores, V, visible=None):
@@ -80,7 +88,7 @@ class RecurrentConfig:
             raise ValueError(f"vocab must be greater than {max(special)}, not {self.vocab}")
 
 
-def check_ids(name, ids, config):
+def check_tokens(name, ids, config):
     """Refuse a batch of identifiers that no model of the book can read.
 
     Args:
@@ -149,7 +157,7 @@ class RecurrentSeq2Seq(nn.Module):
 
     def encode(self, source):
         """Source (B, S) gives memory (B, S, d_model), which is 0 at padding."""
-        check_ids("source", source, self.config)
+        check_tokens("source", source, self.config)
         check_padding(source, self.config.pad)
         x = self.dropout(self.embedding(source))  # (B, S, d_model)
         lengths = (source != self.config.pad).sum(-1).cpu()  # (B,)
@@ -158,7 +166,7 @@ class RecurrentSeq2Seq(nn.Module):
 
     def decode(self, target, memory, source):
         """Target (B, T), memory and its source give logits (B, T, vocab)."""
-        check_ids("target", target, self.config)
+        check_tokens("target", target, self.config)
         return self.advance(target, self.prepare(memory, source))[0]
 
     def start(self, source):

@@ -15,7 +15,7 @@ from annotated.recurrent import (
     RecurrentConfig,
     RecurrentSeq2Seq,
     additive_scores,
-    check_ids,
+    check_tokens,
     fit,
     soft_lookup,
 )
@@ -236,7 +236,7 @@ def test_ids_that_no_model_reads_are_refused(ids, error, said, model, source, ta
     for name, call in (("source", model.encode), ("target", lambda ids: model.decode(ids, None, source))):
         with pytest.raises(error, match=f"{name}.*{said}"):
             call(ids)
-    assert check_ids("source", source, CONFIG) is None
+    assert check_tokens("source", source, CONFIG) is None
 
 
 @pytest.mark.parametrize(("ids", "said"), [([[5, 2], [0, 0]], "a token first"), ([[5, 0, 2]], r"padding \(0\) only last")])
