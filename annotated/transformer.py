@@ -31,6 +31,7 @@ __all__ = [
     "DecoderLayer",
     "State",
     "Decoder",
+    "OutputBias",
     "Transformer",
     "check_ids",
     "initialise",
@@ -81,6 +82,7 @@ class Config:
     final_norm: bool = False  # a LayerNorm after the last layer, which pre-norm needs
     eps_norm: float = 1e-6  # the paper gives none; this is the released code's
     bias: bool = False  # of the projections in attention; the formula of section 3.2.2 has none
+    output_bias: bool = False  # of the logits; section 3.4 has none, Marian (2018) has one
     activation: str = "relu"  # Eq. 2; also "gelu", "swish"
     positions: str = "sinusoidal"  # section 3.5; "halves": released code; "learned": row E
     max_positions: int = 1024  # of learned positions only
@@ -306,6 +308,22 @@ class Decoder(nn.Module):
         return self.norm(x), State(past, state.memory, state.mask)
 
 
+class OutputBias(nn.Module):
+    """A number for each token, added to its logit (not in section 3.4; Marian's models have it).
+
+    Args:
+        vocab: number of tokens.
+    """
+
+    def __init__(self, vocab):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(vocab))
+
+    def forward(self, logits):
+        """Add the bias to logits, (..., vocab)."""
+        return logits + self.bias  # (..., vocab)
+
+
 class Transformer(nn.Module):
     """The model of Figure 1: source and target identifiers in, logits of the next target token out.
 
@@ -323,6 +341,7 @@ class Transformer(nn.Module):
         self.positions = POSITIONS[config.positions](config)
         self.dropout = nn.Dropout(config.P_drop)
         self.encoder, self.decoder = Encoder(config, attention), Decoder(config, attention)
+        self.output_bias = OutputBias(config.vocab) if config.output_bias else nn.Identity()
         initialise(self)
 
     def embed(self, embedding, ids, first=0):
@@ -350,7 +369,7 @@ class Transformer(nn.Module):
         causal = causal_mask(target.shape[1], target.device)  # (T, T)
         mask = padding_mask(source, self.config.pad)  # (B, 1, 1, S)
         x = self.decoder(x, memory, causal, mask)  # (B, T, d_model)
-        return self.target_embedding.logits(x)  # (B, T, vocab)
+        return self.output_bias(self.target_embedding.logits(x))  # (B, T, vocab)
 
     def forward(self, source, target):
         """Logits (B, T, vocab) for source (B, S) and target (B, T); every mask is made inside."""
@@ -365,7 +384,7 @@ class Transformer(nn.Module):
         t = state.past[0][0].shape[2]  # as many keys as there were positions before
         x = self.embed(self.target_embedding, ids[:, None], first=t)  # (R, 1, d_model)
         x, state = self.decoder.step(x, state)
-        return self.target_embedding.logits(x)[:, 0], state
+        return self.output_bias(self.target_embedding.logits(x))[:, 0], state
 
 
 def check_ids(**named):

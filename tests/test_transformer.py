@@ -116,6 +116,7 @@ CHOICES = [
     {"norm": "pre", "final_norm": True, "bias": True},
     {"positions": "learned", "activation": "gelu"},
     {"positions": "halves", "activation": "swish", "source_vocab": 29},
+    {"output_bias": True, "activation": "swish", "bias": True},
 ]
 
 
@@ -213,7 +214,7 @@ def test_shape_comments_hold():
     shapes = pytest.importorskip("shapes")
     source, target = batch()
     with shapes.checked(module) as seen:
-        model = build(SMALL)
+        model = build(replace(SMALL, output_bias=True))
         model(source, target)
         model.step(target[:, 1], model.step(target[:, 0], model.start(source))[1])
     assert not shapes.unseen(seen, module)
@@ -352,6 +353,17 @@ def test_a_field_that_makes_no_model_is_named(change):
     name = list(change)[-1] if len(change) == 1 else "d_model"
     with pytest.raises(ValueError, match=rf"^{name}\b"):
         replace(BASE, **change)
+
+
+def test_an_output_bias_is_added_to_the_logits_and_to_nothing_else():
+    ours = build(replace(SMALL, output_bias=True))
+    plain = Transformer(SMALL).double().eval()
+    left_over = plain.load_state_dict(ours.state_dict(), strict=False)
+    assert left_over.unexpected_keys == ["output_bias.bias"] and not left_over.missing_keys
+    source, target = batch()
+    torch.testing.assert_close(ours(source, target), plain(source, target) + ours.output_bias.bias)
+    ours(source, target)[..., 5].sum().backward()
+    assert ours.output_bias.bias.grad.nonzero().tolist() == [[5]]
 
 
 def test_every_field_has_a_default():
