@@ -74,7 +74,8 @@ def main():
     scores = {"sentences": B, "source tokens": S, "new tokens": LENGTH, "layers": BASE.N}
     for name, search in searches.items():
         calls = calls_of(model, search)
-        scores[name] = summary(take_turns({"ours": search, "its matrix products": partial(again, calls)}, options.rounds, name))
+        sides = {"ours": search, "its matrix products": partial(again, calls)}
+        scores[name] = summary(take_turns(sides, options.rounds, name))
         scores[name]["its matrix products"]["calls"] = len(calls)
         for side, row in scores[name].items():
             print(f"{name}: {side:20}", *(f"{key} {value}" for key, value in row.items()), sep="  ")
