@@ -26,6 +26,7 @@ import torch
 from annotated.data import Subwords, load_corpus, replacing, token_batches
 from annotated.decoding import Translator
 from annotated.evaluation import bleu, perplexity
+from annotated.gpu import products
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.training import Recipe, provenance, train
 from annotated.transformer import TINY, Transformer
@@ -52,23 +53,20 @@ def weights(vocab, d_model):
         return sum(p.numel() for p in RecurrentSeq2Seq(RecurrentConfig(vocab, d_model)).parameters())
 
 
-def products(config, S, T):
-    """Multiply-adds of all matrix products of one sentence, forward, as chapter 15 counts them."""
-    c, d = config, config.d_model
-    if isinstance(c, RecurrentConfig):
-        encoder = S * 2 * 3 * (d * (d // 2) + (d // 2) ** 2)
-        decoder = T * 3 * 2 * d * d
-        return encoder + decoder + d * d + (S + T) * d * d + 2 * T * S * d + 2 * T * d * d + T * d * c.vocab
-    qk, v = d * c.h * c.d_k, d * c.h * c.d_v
-    ffn, pair = 2 * d * c.d_ff, c.h * (c.d_k + c.d_v)
-    encoder = S * (2 * qk + 2 * v + ffn) + S * S * pair
-    decoder = T * (3 * qk + 3 * v + ffn) + S * (qk + v) + (T * T + T * S) * pair
-    return c.N * (encoder + decoder) + T * d * c.vocab
+def multiply_adds(config, S, T):
+    """Of all matrix products of one sentence, forward, as chapter 15 counts them."""
+    if not isinstance(config, RecurrentConfig):
+        return products(config, S, T)
+    d = config.d_model
+    encoder = S * 2 * 3 * (d * (d // 2) + (d // 2) ** 2)  # two directions, three gates
+    decoder = T * 3 * 2 * d * d
+    attention = d * d + (S + T) * d * d + 2 * T * S * d
+    return encoder + decoder + attention + T * 2 * d * d + T * d * config.vocab
 
 
 def operations(config, pairs):
     """Of one epoch of training: twice the multiply-adds, three times."""
-    return 6 * sum(products(config, len(source) + 1, len(target) + 1) for source, target in pairs)
+    return 6 * sum(multiply_adds(config, len(source) + 1, len(target) + 1) for source, target in pairs)
 
 
 def updates_for(total, config, pairs, batches):
