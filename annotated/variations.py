@@ -176,4 +176,5 @@ def shrink(config, width=8, depth=2):
     for name, factor in factors.items():
         if getattr(config, name) % factor:
             raise ValueError(f"{name}={getattr(config, name)} cannot be divided by {factor}")
-    return replace(config, **{name: getattr(config, name) // factor for name, factor in factors.items()})
+    sizes = {name: getattr(config, name) // factor for name, factor in factors.items()}
+    return replace(config, **sizes)
