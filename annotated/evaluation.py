@@ -35,14 +35,14 @@ def check_lines(outputs, references):
     """
     for name, lines in (("outputs", outputs), ("references", references)):
         if isinstance(lines, str):
-            raise TypeError(f"{name} must be a list of strings, not a string: put it in a list")
+            raise TypeError(f"{name} must be a list of strings, not one: put it in a list")
     if not outputs or len(outputs) != len(references):
         raise ValueError("outputs and references must be equally many, and at least one: "
                          f"got {len(outputs)} and {len(references)}")
 
 
 def bleu_metric(lowercase, tokenize):
-    """SacreBLEU's metric for one of its tokenisers; ValueError where there is no such one."""
+    """SacreBLEU's metric for one of its tokenisers; ValueError where there is none such."""
     from sacrebleu.metrics import BLEU
 
     if tokenize not in BLEU.TOKENIZERS:
@@ -101,13 +101,13 @@ def bleu_counts(outputs, references, lowercase=False, tokenize="13a"):
     Args, raises: as for `bleu`.
 
     Returns:
-        (B, 10): matching n-grams for n = 1 to 4, the output's n-grams for n = 1 to 4, words of the
-        output and of the reference.
+        (B, 10): matching n-grams for n = 1 to 4, the output's n-grams for n = 1 to 4, words of
+        the output and of the reference.
     """
     check_lines(outputs, references)
     metric = bleu_metric(lowercase, tokenize)
-    metric.effective_order = True  # moves a sentence's own score only, and silences a warning
-    scores = [metric.sentence_score(made, [wanted]) for made, wanted in zip(outputs, references)]
+    metric.effective_order = True  # moves a sentence's own score only; silences a warning
+    scores = [metric.sentence_score(o, [wanted]) for o, wanted in zip(outputs, references)]
     rows = [[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in scores]
     return torch.tensor(rows, dtype=torch.long)  # (B, 10)
 
@@ -129,8 +129,8 @@ def resampled_difference(a, b, samples=1000, seed=0):
         seed: decides the draws.
 
     Returns:
-        The difference a - b; the interval (low, high) that holds 95 % of the drawn differences;
-        and p, the share of draws that lie at least as far from the measured difference as 0 does.
+        The difference a - b; the interval (low, high) that holds 95 % of the drawn ones; and p,
+        the share of draws that lie at least as far from the measured difference as 0 does.
 
     Raises:
         ValueError: if a and b are not of the same sentences, or samples are fewer than 40.
@@ -139,13 +139,14 @@ def resampled_difference(a, b, samples=1000, seed=0):
         shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
         raise ValueError(f"a and b must both have the shape (sentences, 10), not {shapes}")
     if samples < 40:
-        raise ValueError(f"samples must be 40 or more, to leave out 2.5 % at each end, got {samples}")
+        raise ValueError(f"samples must be 40 or more, to leave out 2.5 % a side, got {samples}")
     B, generator = len(a), torch.Generator().manual_seed(seed)
     drawn = torch.randint(B, (samples, B), generator=generator)  # (samples, B)
     times = torch.zeros(samples, B, dtype=torch.double)  # (samples, B)
     times.scatter_add_(1, drawn, torch.ones_like(times))  # how often each sentence was drawn
     sums = zip(times @ a.double(), times @ b.double())
-    spread = torch.tensor([bleu_of_counts(x) - bleu_of_counts(y) for x, y in sums])  # (samples,)
+    drawn = [bleu_of_counts(x) - bleu_of_counts(y) for x, y in sums]
+    spread = torch.tensor(drawn)  # (samples,)
     difference = bleu_of_counts(a.sum(0)) - bleu_of_counts(b.sum(0))
     far = ((spread - difference).abs() >= abs(difference) - 1e-9).sum().item()
     low, high = spread.sort().values[[samples // 40, samples - 1 - samples // 40]].tolist()
@@ -194,7 +195,7 @@ def cross_entropy(model, batches):
 
 
 def perplexity(model, batches):
-    """The exponential of the cross-entropy, comparable with the same vocabulary only (Table 3)."""
+    """The exponential of the cross-entropy; compare it with the same vocabulary only (Table 3)."""
     return math.exp(cross_entropy(model, batches))
 
 
@@ -216,7 +217,7 @@ def bits_per_byte(loss, tokens, texts):
 
 
 def accuracy(model, batches):
-    """The share of target tokens that the model finds likeliest after the right ones (section 5.4).
+    """The share of target tokens that are the likeliest after the right ones (section 5.4).
 
     Args, raises: as for `cross_entropy`.
     """
