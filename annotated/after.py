@@ -1,0 +1,651 @@
+"""After the paper.
+
+Generated from book/20-after.md by tools/tangle.py: edit the chapter, not this file.
+"""
+
+import re
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from tqdm import tqdm
+
+from annotated.attention import scaled_dot_product_attention
+from annotated.data import VERBS, join_words, pad_batch, split_words
+from annotated.decoding import evaluating
+from annotated.embedding import Embedding, angles
+from annotated.layers import LayerNorm, PreNorm
+from annotated.masks import causal_mask, padding_mask
+from annotated.multihead import MultiHeadAttention
+from annotated.optimization import label_smoothed_loss, optimizer
+from annotated.transformer import POSITIONS, Encoder, Transformer, check_ids, initialise
+
+__all__ = [
+    "causal_loss",
+    "masked_loss",
+    "Stack",
+    "MaskedModel",
+    "extend",
+    "LanguageModel",
+    "mask_words",
+    "learn",
+    "pretrain",
+    "other_forms",
+    "present_verbs",
+    "label_sentences",
+    "Classifier",
+    "finetune",
+    "accuracy",
+    "judge",
+    "top_k",
+    "top_p",
+    "sample",
+    "generate",
+    "norm_first",
+    "RMSNorm",
+    "rms_norm",
+    "rotate",
+    "rotary_attention",
+    "no_positions",
+    "rotary_positions",
+    "GatedFeedForward",
+    "gated_network",
+    "GroupedQueryAttention",
+    "grouped_queries",
+    "CHANGES",
+]
+
+
+def causal_loss(model, ids):
+    """How well a language model predicts each next token (Radford et al. 2018).
+
+    Args:
+        model: maps (B, T) to logits (B, T, vocab).
+        ids: sentences, bos to eos, (B, T + 1), padding at the end.
+
+    Returns:
+        A scalar, in nats, the mean over all tokens but bos and padding.
+    """
+    logits = model(ids[:, :-1])  # (B, T, vocab)
+    return label_smoothed_loss(logits, ids[:, 1:], 0.0, model.config.pad)
+
+
+def masked_loss(model, ids, seen, chosen):
+    """How well a masked-word model restores the words that were chosen (Devlin et al. 2019).
+
+    Args:
+        model: maps (B, T) to logits (B, T, vocab).
+        ids: sentences, (B, T).
+        seen: the same with the chosen words hidden, (B, T).
+        chosen: boolean, (B, T).
+
+    Returns:
+        A scalar, in nats, the mean over the chosen words; NaN if there are none.
+    """
+    return label_smoothed_loss(model(seen)[chosen], ids[chosen], 0.0, model.config.pad)
+
+
+class Stack(nn.Module):
+    """An embedding, N encoder layers, and logits from the same matrix (sections 3.1 and 3.4).
+
+    Args:
+        config: the sizes and choices.
+        attention: a function of (Q, K, V, mask), as in `Transformer`.
+    """
+
+    embed = Transformer.embed
+
+    def __init__(self, config, attention=scaled_dot_product_attention):
+        super().__init__()
+        self.config = config
+        self.embedding = Embedding(config.vocab, config.d_model)
+        self.positions = POSITIONS[config.positions](config)
+        self.dropout = nn.Dropout(config.P_drop)
+        self.encoder = Encoder(config, attention)
+        initialise(self)
+
+    def read(self, ids, mask):
+        """Turn ids, (B, T), into vectors, (B, T, d_model); mask as in attention."""
+        check_ids(ids=ids)
+        return self.encoder(self.embed(self.embedding, ids), mask)  # (B, T, d_model)
+
+
+class MaskedModel(Stack):
+    """Every position sees the whole sentence: the stack of BERT (Devlin et al. 2019)."""
+
+    def encode(self, ids):
+        """Turn ids, (B, T), into vectors, (B, T, d_model)."""
+        return self.read(ids, padding_mask(ids, self.config.pad))
+
+    def forward(self, ids):
+        """Logits (B, T, vocab) for the word that belongs at each position of ids, (B, T)."""
+        return self.embedding.logits(self.encode(ids))  # (B, T, vocab)
+
+
+def extend(layer, x, past, mask):
+    """Run an encoder layer on n new positions, given keys and values of the t before them.
+
+    Args:
+        layer: an `EncoderLayer`.
+        x: the new positions, (B, n, d_model).
+        past: K (B, h, t, d_k) and V (B, h, t, d_v).
+        mask: boolean, (n, t + n); True = may look.
+
+    Returns:
+        x, (B, n, d_model), and the new past.
+    """
+    def look_back(x):  # x as the sub-layer gets it: with the norm first, it is normalised
+        nonlocal past
+        new = layer.self_attention.keys_values(x)  # (B, h, n, d_k), (B, h, n, d_v)
+        past = [torch.cat(both, dim=2) for both in zip(past, new)]
+        return layer.self_attention.attend(x, *past, mask)  # (B, n, d_model)
+
+    x = layer.add_norm[0](x, look_back)  # (B, n, d_model)
+    return layer.add_norm[1](x, layer.feed_forward), past
+
+
+class LanguageModel(Stack):
+    """A position sees itself and what is before: the stack of GPT (Radford et al. 2018)."""
+
+    def forward(self, ids):
+        """Logits (B, T, vocab) for the token after each position of ids, (B, T)."""
+        x = self.read(ids, causal_mask(ids.shape[-1], ids.device))  # (B, T, d_model)
+        return self.embedding.logits(x)  # (B, T, vocab)
+
+    def start(self, B):
+        """Keys and values of B texts before their first token: none, for each layer."""
+        nothing = self.embedding.weight.new_zeros(B, 0, self.config.d_model)  # (B, 0, d_model)
+        return [layer.self_attention.keys_values(nothing) for layer in self.encoder.layers]
+
+    def step(self, ids, state):
+        """Logits (B, n, vocab) after each of n more tokens, (B, n), and the new state."""
+        check_ids(ids=ids)
+        t, n = state[0][0].shape[2], ids.shape[1]
+        x = self.embed(self.embedding, ids, first=t)  # (B, n, d_model)
+        mask = causal_mask(t + n, ids.device)[t:]  # (n, t + n)
+        after = []
+        for layer, past in zip(self.encoder.layers, state, strict=True):
+            x, now = extend(layer, x, past, mask)
+            after.append(now)
+        return self.embedding.logits(self.encoder.norm(x)), after
+
+
+def mask_words(ids, blank, rate=0.15, generator=None):
+    """Hide some words: 80 % become the blank, 10 % another word, 10 % stay (Devlin et al. 2019).
+
+    Args:
+        ids: sentences, (B, T); identifiers up to 3 are markers and are never chosen.
+        blank: identifier of the blank; words are 4 to blank - 1.
+        rate: share of the words to choose.
+        generator: of the random numbers.
+
+    Returns:
+        seen, (B, T), and chosen, boolean, (B, T).
+
+    Raises:
+        ValueError: rate is not a share above 0, or blank leaves no words.
+    """
+    if not 0 < rate <= 1:
+        raise ValueError(f"rate must be above 0 and at most 1, not {rate}")
+    if blank <= 4:
+        raise ValueError(f"blank must be above 4, for words lie between, not {blank}")
+    chance, how = torch.rand(2, *ids.shape, generator=generator)  # (B, T)
+    words = torch.randint(4, blank, ids.shape, generator=generator)  # (B, T)
+    chosen = (ids > 3) & (chance < rate)  # (B, T)
+    seen = ids.masked_fill(chosen & (how < 0.8), blank)  # (B, T)
+    return torch.where(chosen & (how >= 0.9), words, seen), chosen
+
+
+def learn(model, loss, steps, rate, warmup=50):
+    """Train by Adam; the rate rises over warmup updates, and falls to 0 in a line (Devlin et al. 2019).
+
+    Args:
+        model: what is trained; left ready for use.
+        loss: a function without arguments that gives the loss on a new batch.
+        steps: number of updates.
+        rate: the learning rate that a schedule without warm-up would begin with.
+        warmup: updates over which the rate rises; 1 for none.
+
+    Returns:
+        list of the losses, a float each.
+    """
+    adam, losses = optimizer(model), []
+    model.train()
+    for step in tqdm(range(1, steps + 1), desc="learn"):
+        adam.param_groups[0]["lr"] = rate * min(1, step / warmup) * (1 - (step - 1) / steps)
+        adam.zero_grad()
+        value = loss()
+        value.backward()
+        adam.step()
+        losses.append(value.item())
+    model.eval()
+    return losses
+
+
+def pretrain(model, text, blank, steps, rate, seed=0):
+    """Train a masked-word model on sentences without labels (Devlin et al. 2019).
+
+    Args:
+        model: a `MaskedModel`.
+        text: lists of identifiers.
+        blank: identifier of the blank.
+        steps, rate: as of `learn`; 64 sentences an update.
+        seed: of the choice of sentences and words.
+
+    Returns:
+        list of the losses, a float each.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def loss():
+        rows = torch.randint(len(text), (64,), generator=generator)
+        ids = pad_batch([text[i] for i in rows.tolist()])  # (B, T)
+        return masked_loss(model, ids, *mask_words(ids, blank, generator=generator))
+
+    return learn(model, loss, steps, rate)
+
+
+def other_forms():
+    """Pairs each present form of the built-in grammar's verbs with the other: sees and see.
+
+    Returns:
+        dict of word -> word.
+    """
+    pairs = {(v.base, v.third) for v in VERBS if "/" not in v.third}
+    pairs |= {("are", "is"), ("do", "does"), ("have", "has"), ("know", "knows")}
+    return dict(pairs) | {third: base for base, third in pairs}
+
+
+def present_verbs(example):
+    """Where an example has a present form that the other form could replace.
+
+    Args:
+        example: an `Example` of the built-in grammar.
+
+    Returns:
+        its words, and a list of (place, the other form).
+    """
+    tagged = re.findall(r"\((VB[ZP]|\S+) ([^()\s]+)\)", example.tree)
+    words, others = [word for _, word in tagged], other_forms()
+    found = [(i, others[w.lower()]) for i, (tag, w) in enumerate(tagged)
+             if tag in ("VBZ", "VBP") and w.lower() in others]
+    return words, [(i, w if words[i].islower() else w.capitalize()) for i, w in found]
+
+
+def label_sentences(examples, rng):
+    """Make the labelled task: half of the sentences, by chance, get one verb in the wrong form.
+
+    Args:
+        examples: of the built-in grammar; those without a present form are left out.
+        rng: a `random.Random`.
+
+    Returns:
+        list of (sentence, label); label 1 has the wrong form.
+    """
+    rows = []
+    for words, places in map(present_verbs, examples):
+        if places:
+            i, other = rng.choice(places)
+            label = rng.randrange(2)
+            words[i] = other if label else words[i]
+            rows.append((join_words(words), label))
+    return rows
+
+
+class Classifier(nn.Module):
+    """A label for a sentence: a linear layer on the mean of the vectors (after Devlin et al. 2019).
+
+    Args:
+        model: a `MaskedModel`, pre-trained or not; it is trained further in its place.
+        classes: number of labels.
+    """
+
+    def __init__(self, model, classes):
+        super().__init__()
+        self.model, self.W = model, nn.Linear(model.config.d_model, classes)
+
+    def forward(self, ids):
+        """Logits (B, classes) for sentences ids, (B, T), padding at the end."""
+        real = (ids != self.model.config.pad)[..., None]  # (B, T, 1)
+        mean = (self.model.encode(ids) * real).sum(1) / real.sum(1)  # (B, d_model)
+        return self.W(mean)  # (B, classes)
+
+
+def finetune(classifier, rows, steps, rate, seed=0):
+    """Train a classifier on labelled sentences (Devlin et al. 2019).
+
+    Args:
+        classifier: a `Classifier`.
+        rows: list of (identifiers, label).
+        steps, rate: as of `learn`; 32 sentences an update.
+        seed: of the choice of sentences.
+
+    Returns:
+        list of the losses, a float each.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def loss():
+        chosen = torch.randint(len(rows), (32,), generator=generator).tolist()
+        labels = torch.tensor([rows[i][1] for i in chosen])  # (B,)
+        return F.cross_entropy(classifier(pad_batch([rows[i][0] for i in chosen])), labels)
+
+    return learn(classifier, loss, steps, rate)
+
+
+def accuracy(classifier, rows):
+    """The share of labelled sentences that a classifier gets right.
+
+    Args:
+        classifier: maps (B, T) to logits (B, classes).
+        rows: list of (identifiers, label).
+
+    Returns:
+        a float from 0 to 1.
+    """
+    with evaluating(classifier):
+        given = classifier(pad_batch([ids for ids, _ in rows])).argmax(-1)  # (B,)
+    return (given == torch.tensor([label for _, label in rows])).float().mean().item()
+
+
+def judge(model, words, sentence, blank):
+    """Call a sentence wrong if the model would rather have another form of one of its verbs.
+
+    Args:
+        model: a `MaskedModel`.
+        words: a `Words`.
+        sentence: a string of the built-in grammar.
+        blank: identifier of the blank.
+
+    Returns:
+        1 for wrong, 0 for right.
+    """
+    others, ids = other_forms(), torch.tensor([[1, *words.encode(sentence)]])  # (1, T)
+    for i, word in enumerate(split_words(sentence), 1):
+        other = others.get(word.lower())
+        if other is not None:
+            other = other if word.islower() else other.capitalize()
+            logits = model(ids.index_fill(1, torch.tensor(i), blank))[0, i]  # (vocab,)
+            if logits[words.ids[other]] > logits[ids[0, i]]:
+                return 1
+    return 0
+
+
+def top_k(logits, k):
+    """Forget all but the k likeliest tokens (Fan et al. 2018).
+
+    Args:
+        logits: (..., vocab).
+        k: how many to keep; tokens as likely as the last of them stay too.
+
+    Returns:
+        (..., vocab), -inf where a token is forgotten.
+
+    Raises:
+        ValueError: k is less than 1.
+    """
+    if k < 1:
+        raise ValueError(f"k must be 1 or more, not {k}")
+    least = logits.topk(min(k, logits.shape[-1]), -1).values[..., -1:]  # (..., 1)
+    return logits.masked_fill(logits < least, float("-inf"))
+
+
+def top_p(logits, p):
+    """Keep the fewest likeliest tokens whose probabilities reach p (Holtzman et al. 2020).
+
+    Args:
+        logits: (..., vocab).
+        p: above 0 and at most 1; the likeliest token always stays.
+
+    Returns:
+        (..., vocab), -inf where a token is forgotten.
+
+    Raises:
+        ValueError: p is no such share.
+    """
+    if not 0 < p <= 1:
+        raise ValueError(f"p must be above 0 and at most 1, not {p}")
+    share, order = logits.softmax(-1).sort(-1, descending=True, stable=True)  # (..., vocab)
+    before = share.cumsum(-1) - share  # (..., vocab), what the likelier tokens have together
+    forget = torch.zeros_like(before, dtype=torch.bool).scatter(-1, order, before >= p)  # (..., vocab)
+    return logits.masked_fill(forget, float("-inf"))
+
+
+def sample(logits, temperature=1.0, keep=None, generator=None):
+    """Draw a token for each row (the temperature is that of chapter 2's softmax).
+
+    Args:
+        logits: (B, vocab).
+        temperature: divides the logits; above 0.
+        keep: a function that sets logits to -inf, such as `partial(top_k, k=10)`; after the division.
+        generator: of the random numbers.
+
+    Returns:
+        identifiers, (B,).
+
+    Raises:
+        ValueError: temperature is not above 0.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature must be above 0, not {temperature}; greedy choice is argmax")
+    logits = logits / temperature  # (B, vocab)
+    logits = logits if keep is None else keep(logits)  # (B, vocab)
+    return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]  # (B,)
+
+
+def generate(model, prompt, choose, max_len=50):
+    """Go on with a text, token by token, with a cache.
+
+    Args:
+        model: a `LanguageModel`.
+        prompt: the beginnings, all of one length, (B, n), each from bos on.
+        choose: maps logits (B, vocab) to identifiers (B,), such as `sample` or an argmax.
+        max_len: tokens to write at most.
+
+    Returns:
+        B lists of identifiers: without the prompt, eos last where it was reached.
+
+    Raises:
+        ValueError: max_len is less than 1.
+    """
+    if max_len < 1:
+        raise ValueError(f"max_len must be 1 or more, not {max_len}")
+    eos, rows, ids = model.config.eos, [[] for _ in prompt], prompt
+    with evaluating(model):
+        state = model.start(len(prompt))
+        for _ in range(max_len):
+            logits, state = model.step(ids, state)
+            ids = choose(logits[:, -1])[:, None]  # (B, 1)
+            for row, token in zip(rows, ids[:, 0].tolist(), strict=True):
+                if eos not in row:  # a row that has ended goes on unread until all have
+                    row.append(token)
+            if all(eos in row for row in rows):
+                break
+    return rows
+
+
+def norm_first(model):
+    """Put each norm inside its branch, and one at the top (Xiong et al. 2020).
+
+    Args:
+        model: a `Stack`, changed in place.
+    """
+    c = model.config
+    for layer in model.encoder.layers:
+        layer.add_norm = nn.ModuleList(PreNorm(c.d_model, c.P_drop, c.eps_norm) for _ in range(2))
+    model.encoder.norm = LayerNorm(c.d_model, c.eps_norm)
+
+
+class RMSNorm(nn.Module):
+    """Divide each position by the root of its mean square, then scale (Zhang and Sennrich 2019).
+
+    Args:
+        d_model: number of features.
+        eps: added to the mean square, inside the root.
+
+    Raises:
+        ValueError: in use, if the last axis of the input is not d_model wide.
+    """
+
+    def __init__(self, d_model, eps=1e-6):
+        super().__init__()
+        self.eps = eps
+        self.gain = nn.Parameter(torch.ones(d_model))
+
+    def forward(self, x):
+        """Normalise x, (..., d_model), to the same shape."""
+        if x.shape[-1:] != self.gain.shape:
+            raise ValueError(f"x must be (..., {len(self.gain)}) for this RMSNorm, not {tuple(x.shape)}")
+        mean_square = x.square().mean(-1, keepdim=True)  # (..., 1)
+        return self.gain * x / torch.sqrt(mean_square + self.eps)  # (..., d_model)
+
+
+def rms_norm(model):
+    """Replace every LayerNorm by an RMSNorm (Zhang and Sennrich 2019).
+
+    Args:
+        model: a `Stack`, changed in place.
+    """
+    c = model.config
+    for module in list(model.modules()):
+        if isinstance(getattr(module, "norm", None), LayerNorm):
+            module.norm = RMSNorm(c.d_model, c.eps_norm)
+
+
+def rotate(x, positions):
+    """Turn each pair of features by the angle of its position (Su et al. 2024).
+
+    Args:
+        x: queries or keys, (..., T, d_k); features 2i and 2i + 1 are a pair.
+        positions: (T,), from 0.
+
+    Returns:
+        (..., T, d_k).
+
+    Raises:
+        ValueError: d_k is odd.
+    """
+    d_k = x.shape[-1]
+    if d_k % 2:
+        raise ValueError(f"d_k must be even (features are turned in pairs), not {d_k}")
+    pairs = torch.arange(0, d_k, 2, device=x.device).double()  # (d_k/2,)
+    turn = angles(positions, pairs / d_k).to(x.dtype)  # (T, d_k/2)
+    sin, cos = turn.sin(), turn.cos()  # (T, d_k/2)
+    a, b = x[..., 0::2], x[..., 1::2]  # (..., T, d_k/2)
+    return torch.stack([cos * a + sin * b, cos * b - sin * a], -1).flatten(-2)  # (..., T, d_k)
+
+
+def rotary_attention(Q, K, V, mask=None, dropout=0.0):
+    """Attention whose scores depend on how far query and key are apart (Su et al. 2024).
+
+    Args:
+        Q: queries, (..., T, d_k), the last T of the S positions.
+        K, V, mask, dropout: as of `scaled_dot_product_attention`.
+
+    Returns:
+        (..., T, d_v).
+    """
+    places = torch.arange(K.shape[-2], device=K.device)  # (S,)
+    Q, K = rotate(Q, places[len(places) - Q.shape[-2] :]), rotate(K, places)
+    return scaled_dot_product_attention(Q, K, V, mask, dropout)
+
+
+def no_positions(positions):
+    """Add nothing to the words: zeros, (T, 1), for positions, (T,)."""
+    return torch.zeros(len(positions), 1, device=positions.device)  # (T, 1)
+
+
+def rotary_positions(model):
+    """Turn queries and keys in every layer, and add no positions to the words (Su et al. 2024).
+
+    Args:
+        model: a `Stack` with plain attention and positions without weights, changed in place.
+    """
+    model.positions = no_positions
+    for layer in model.encoder.layers:
+        layer.self_attention.attention = rotary_attention
+
+
+class GatedFeedForward(nn.Module):
+    """A feed-forward network whose hidden features are gated: SwiGLU (Shazeer 2020).
+
+    Args:
+        d_model: width of what comes in and goes out.
+        d_ff: width between; two thirds of an ungated network's for as many weights.
+    """
+
+    def __init__(self, d_model, d_ff):
+        super().__init__()
+        self.W_1 = nn.Linear(d_model, d_ff, bias=False)
+        self.W_G = nn.Linear(d_model, d_ff, bias=False)
+        self.W_2 = nn.Linear(d_ff, d_model, bias=False)
+
+    def forward(self, x):
+        """Map x, (..., d_model), position by position, to the same shape."""
+        hidden = F.silu(self.W_G(x)) * self.W_1(x)  # (..., d_ff)
+        return self.W_2(hidden)  # (..., d_model)
+
+
+def gated_network(model):
+    """Replace every feed-forward network by a gated one of two thirds its width (Shazeer 2020).
+
+    Args:
+        model: a `Stack`, changed in place.
+    """
+    for layer in model.encoder.layers:
+        layer.feed_forward = GatedFeedForward(model.config.d_model, 2 * model.config.d_ff // 3)
+        initialise(layer.feed_forward)
+
+
+class GroupedQueryAttention(MultiHeadAttention):
+    """Multi-head attention whose heads share keys and values by groups (Ainslie et al. 2023).
+
+    Args:
+        d_model, h: as of `MultiHeadAttention`; no biases, d_k and d_v are d_model / h.
+        groups: pairs of key and value at a position; h for none shared, 1 for one for all.
+        attention: what each head computes.
+
+    Raises:
+        ValueError: groups does not divide h, or a size that `MultiHeadAttention` refuses.
+    """
+
+    def __init__(self, d_model, h, groups, attention=scaled_dot_product_attention):
+        super().__init__(d_model, h, attention=attention)
+        if groups < 1 or h % groups:
+            raise ValueError(f"groups must divide h={h}, not be {groups}")
+        self.groups = groups
+        self.W_K = nn.Linear(d_model, groups * d_model // h, bias=False)
+        self.W_V = nn.Linear(d_model, groups * d_model // h, bias=False)
+
+    def keys_values(self, memory):
+        """Project memory, (B, S, d_model), to one K and one V a group, (B, groups, S, d_k)."""
+        self.check("memory", memory)
+        K, V = (W(memory).unflatten(-1, (self.groups, -1)) for W in (self.W_K, self.W_V))
+        return K.transpose(1, 2), V.transpose(1, 2)  # (B, groups, S, d_k), (B, groups, S, d_k)
+
+    def attend(self, x, K, V, mask=None):
+        """Let x, (B, T, d_model), look; each head takes the K and V of its group."""
+        K, V = (y.repeat_interleave(self.h // self.groups, 1) for y in (K, V))  # (B, h, S, d_k)
+        return super().attend(x, K, V, mask)  # (B, T, d_model)
+
+
+def grouped_queries(model, groups=2):
+    """Let the heads of every layer share keys and values (Ainslie et al. 2023).
+
+    Args:
+        model: a `Stack`, changed in place; its attention function is kept.
+        groups: as of `GroupedQueryAttention`.
+    """
+    for layer in model.encoder.layers:
+        attention, old = layer.self_attention.attention, layer.self_attention
+        layer.self_attention = GroupedQueryAttention(old.d_model, old.h, groups, attention)
+        initialise(layer.self_attention)
+
+
+CHANGES = {
+    "norm first": norm_first,
+    "RMSNorm": rms_norm,
+    "rotary positions": rotary_positions,
+    "gated network": gated_network,
+    "grouped queries": grouped_queries,
+}

@@ -1,0 +1,201 @@
+"""What pre-training is worth, and what the changes since 2017 do: small models of the built-in grammar.
+
+    python benchmarks/20_after.py pretraining [--seeds 0 1 2] [--out results/20-pretraining]
+    python benchmarks/20_after.py changes [--seeds 0 1 2] [--out results/20-changes]
+
+pretraining: trains a masked-word model on the grammar's English sentences and keeps its weights.
+Then it trains classifiers that tell right sentences from such with one wrong verb form, on few and on more labels,
+beginning with those weights and with random ones, at several learning rates, and scores each on the validation and
+the test sentences.
+The chapter takes, for each start and number of labels, the rate that is best on the validation sentences.
+
+changes: trains language models, the stack of 2017 and the same with each later change, all by one recipe,
+with and without warm-up, and measures the loss on the validation sentences.
+
+Each run is written as it ends; the same command goes on with the runs that are missing.
+"""
+
+import argparse
+import json
+import math
+import random
+import sys
+import time
+from copy import deepcopy
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_model, save_model
+
+from annotated.after import (
+    CHANGES,
+    Classifier,
+    LanguageModel,
+    MaskedModel,
+    accuracy,
+    causal_loss,
+    finetune,
+    judge,
+    label_sentences,
+    learn,
+    pretrain,
+)
+from annotated.data import Words, grammar_examples, pad_batch, replacing
+from annotated.decoding import evaluating
+from annotated.training import provenance
+from annotated.transformer import TINY
+
+LABELS = (50, 200, 1000, 4000)
+RATES = (3e-4, 1e-3, 3e-3)
+
+
+def write(path, text):
+    """Write a file whole or not at all."""
+    with replacing(path) as fresh:
+        fresh.write_text(text, encoding="utf-8")
+
+
+def begin(out, about):
+    """Write run.json, or note that the record is gone on with; it must be of the same settings."""
+    path, run = out / "run.json", provenance(**about)
+    if path.exists():
+        begun = json.loads(path.read_text())
+        for name in about:
+            if begun[name] != json.loads(json.dumps(about[name])):
+                raise ValueError(f"{out} was begun with another {name}: choose another --out")
+        run = begun | {"continued": [*begun.get("continued", []), {k: run[k] for k in ("command", "commit", "date")}]}
+    write(path, json.dumps(run, indent=1) + "\n")
+
+
+def read_scores(out, empty):
+    path = out / "scores.json"
+    return json.loads(path.read_text()) if path.exists() else empty
+
+
+def masked_model(out, config, text, blank, settings):
+    """The pre-trained model: trained once, then read again."""
+    model, path = MaskedModel(config).eval(), out / "model.safetensors"
+    if path.exists():
+        load_model(model, path)
+        return model
+    torch.manual_seed(0)
+    model = MaskedModel(config)
+    losses = pretrain(model, text, blank, **settings)
+    means = [{"step": i + 100, "loss": round(sum(losses[i : i + 100]) / 100, 4)} for i in range(0, len(losses), 100)]
+    write(out / "log.jsonl", "".join(json.dumps(line) + "\n" for line in means))
+    with replacing(path) as fresh:
+        save_model(model, fresh)
+    return model
+
+
+def pretraining(options):
+    """Pre-train once, then fine-tune for every start, number of labels, rate and seed."""
+    train, validation, test = grammar_examples(20000, 500, 500)
+    words = Words.build((x.source, x.source) for x in train)
+    blank = len(words)
+    config = replace(TINY, vocab=blank + 1, d_model=64, d_ff=256, P_drop=0.0)
+    settings = {"steps": options.steps, "rate": 3e-3, "seed": 0}
+    begin(options.out, {"seed": 0, "config": asdict(config), "pretraining": settings,
+                        "finetuning": {"steps": 150, "sentences": 32, "rates": RATES}})
+    words.save(options.out / words.filename)
+    model = masked_model(options.out, config, [[1, *words.encode(x.source)] for x in train], blank, settings)
+    scores = read_scores(options.out, {"measured": "share of sentences right", "rates": RATES, "runs": []})
+    rng = random.Random(0)
+    task = {"train": label_sentences(train, rng), "test": label_sentences(test, rng)}
+    task["validation"] = label_sentences(validation, rng)
+    if "without labels" not in scores:
+        asked = {name: [judge(model, words, s, blank) == y for s, y in task[name]] for name in ("validation", "test")}
+        scores["without labels"] = {name: round(sum(right) / len(right), 4) for name, right in asked.items()}
+        scores["sentences"] = {name: len(rows) for name, rows in task.items()}
+    rows = {name: [([1, *words.encode(s)], y) for s, y in part] for name, part in task.items()}
+    done = {(r["start"], r["labels"], r["rate"], r["seed"]) for r in scores["runs"]}
+    for seed in options.seeds:
+        own = random.Random(seed).sample(rows["train"], len(rows["train"]))
+        for labels in LABELS:
+            for rate in RATES:
+                for start in ("pre-trained", "random"):
+                    if (start, labels, rate, seed) in done:
+                        continue
+                    torch.manual_seed(seed)
+                    body = deepcopy(model) if start == "pre-trained" else MaskedModel(config)
+                    classifier = Classifier(body, 2)
+                    losses = finetune(classifier, own[:labels], 150, rate, seed)
+                    scores["runs"].append({
+                        "start": start, "labels": labels, "rate": rate, "seed": seed,
+                        "training_loss": round(sum(losses[-10:]) / 10, 4),
+                        **{name: round(accuracy(classifier, rows[name]), 4) for name in ("validation", "test")}})
+                    write(options.out / "scores.json", json.dumps(scores, indent=1) + "\n")
+
+
+def one_change(config, text, held_out, change, warmup, options, seed):
+    """Train the stack of 2017 with some changes; its loss on held-out sentences, and its size."""
+    torch.manual_seed(seed)
+    model = LanguageModel(config)
+    for name in change:
+        CHANGES[name](model)
+    generator = torch.Generator().manual_seed(seed)
+
+    def loss():
+        rows = torch.randint(len(text), (64,), generator=generator).tolist()
+        return causal_loss(model, pad_batch([text[i] for i in rows]))
+
+    began = time.perf_counter()
+    losses = learn(model, loss, options.steps, options.rate, warmup)
+    with evaluating(model):
+        measured = causal_loss(model, held_out).item()
+        _, state = model.step(held_out[:1, :8], model.start(1))
+    return {
+        "validation": round(measured, 4) if math.isfinite(measured) else None,
+        "training": round(sum(losses[-50:]) / 50, 4), "parameters": sum(p.numel() for p in model.parameters()),
+        "cache_bytes_a_token": sum(x.numel() * x.element_size() for layer in state for x in layer) // 8,
+        "seconds": round(time.perf_counter() - began, 1)}
+
+
+def changes(options):
+    """Train every model with every seed."""
+    train, validation, _ = grammar_examples(20000, 500, 500)
+    words = Words.build((x.source, x.source) for x in train)
+    text, held_out = ([[1, *words.encode(x.source)] for x in part] for part in (train, validation))
+    config = replace(TINY, vocab=len(words), N=4, d_model=64, d_ff=192, h=4, P_drop=0.0)
+    begin(options.out, {"seed": 0, "config": asdict(config),
+                        "training": {"steps": options.steps, "rate": options.rate, "sentences": 64, "warmup": [1, 50]}})
+    scores = read_scores(options.out, {"measured": "nats a token, validation sentences", "runs": []})
+    done = {(r["name"], r["warmup"], r["seed"]) for r in scores["runs"]}
+    models = {"2017": []} | {name: [name] for name in CHANGES} | {"all": list(CHANGES)}
+    for seed in options.seeds:
+        for name, change in models.items():
+            for warmup in (50, 1):
+                if (name, warmup, seed) in done or warmup == 1 and name not in ("2017", "norm first"):
+                    continue
+                made = one_change(config, text, pad_batch(held_out), change, warmup, options, seed)
+                scores["runs"].append({"name": name, "warmup": warmup, "seed": seed, **made})
+                write(options.out / "scores.json", json.dumps(scores, indent=1) + "\n")
+                print(json.dumps(scores["runs"][-1]))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("pretraining", "changes"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, help="updates of the pre-training, or of each language model")
+    parser.add_argument("--rate", type=float, default=4e-3, help="of the language models")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    options.out = options.out or Path("results", f"20-{options.what}")
+    options.steps = options.steps or {"pretraining": 4000, "changes": 300}[options.what]
+    torch.set_num_threads(options.threads)
+    try:
+        {"pretraining": pretraining, "changes": changes}[options.what](options)
+    except (ValueError, OSError) as error:
+        print(f"20_after: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("20_after: stopped; the same command goes on with the runs that are missing", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
