@@ -47,7 +47,7 @@ from annotated.training import provenance
 from annotated.transformer import TINY
 
 LABELS = (50, 200, 1000, 4000)
-RATES = (3e-4, 1e-3, 3e-3)
+RATES = (1e-3, 3e-3)
 
 
 def write(path, text):
@@ -184,7 +184,7 @@ def main():
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     options.out = options.out or Path("results", f"20-{options.what}")
-    options.steps = options.steps or {"pretraining": 4000, "changes": 300}[options.what]
+    options.steps = options.steps or {"pretraining": 3000, "changes": 200}[options.what]
     torch.set_num_threads(options.threads)
     try:
         {"pretraining": pretraining, "changes": changes}[options.what](options)
