@@ -73,6 +73,14 @@ def read_scores(out, empty):
     return json.loads(path.read_text()) if path.exists() else empty
 
 
+def add_run(out, empty, run):
+    """Add a run to the record as it is now: another process may be making other seeds."""
+    scores = read_scores(out, empty)
+    scores["runs"].append(run)
+    write(out / "scores.json", json.dumps(scores, indent=1) + "\n")
+    print(json.dumps(run))
+
+
 def masked_model(out, config, text, blank, settings):
     """The pre-trained model: trained once, then read again."""
     model, path = MaskedModel(config).eval(), out / "model.safetensors"
@@ -108,6 +116,7 @@ def pretraining(options):
         asked = {name: [judge(model, words, s, blank) == y for s, y in task[name]] for name in ("validation", "test")}
         scores["without labels"] = {name: round(sum(right) / len(right), 4) for name, right in asked.items()}
         scores["sentences"] = {name: len(rows) for name, rows in task.items()}
+        write(options.out / "scores.json", json.dumps(scores, indent=1) + "\n")
     rows = {name: [([1, *words.encode(s)], y) for s, y in part] for name, part in task.items()}
     done = {(r["start"], r["labels"], r["rate"], r["seed"]) for r in scores["runs"]}
     for seed in options.seeds:
@@ -121,11 +130,10 @@ def pretraining(options):
                     body = deepcopy(model) if start == "pre-trained" else MaskedModel(config)
                     classifier = Classifier(body, 2)
                     losses = finetune(classifier, own[:labels], 150, rate, seed)
-                    scores["runs"].append({
+                    add_run(options.out, scores, {
                         "start": start, "labels": labels, "rate": rate, "seed": seed,
                         "training_loss": round(sum(losses[-10:]) / 10, 4),
                         **{name: round(accuracy(classifier, rows[name]), 4) for name in ("validation", "test")}})
-                    write(options.out / "scores.json", json.dumps(scores, indent=1) + "\n")
 
 
 def one_change(config, text, held_out, change, warmup, options, seed):
@@ -169,9 +177,7 @@ def changes(options):
                 if (name, warmup, seed) in done or warmup == 1 and name not in ("2017", "norm first"):
                     continue
                 made = one_change(config, text, pad_batch(held_out), change, warmup, options, seed)
-                scores["runs"].append({"name": name, "warmup": warmup, "seed": seed, **made})
-                write(options.out / "scores.json", json.dumps(scores, indent=1) + "\n")
-                print(json.dumps(scores["runs"][-1]))
+                add_run(options.out, scores, {"name": name, "warmup": warmup, "seed": seed, **made})
 
 
 def main():
