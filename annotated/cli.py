@@ -135,7 +135,7 @@ def windows(lines, size, characters=1_000_000):
     Args:
         lines: iterable of strings.
         size: lines of a list at most.
-        characters: a list that has so many or more is ended, since lines may be of any length.
+        characters: a list that has so many or more ends, since lines may be of any length.
 
     Yields:
         lists of strings, in order, none empty.
@@ -217,7 +217,7 @@ def n_best(translator, lines, k, beam=4, alpha=0.6, rows=32):
 
 
 def join_pieces(translator, found):
-    """Join the hypotheses of a line's pieces, (ids, score), to those of the line, (score, text)."""
+    """Join the hypotheses of a line's pieces, (ids, score), to the line's, (score, text)."""
     if not found:  # a line without content
         return [(0.0, "")]
     decode = translator.vocabulary.decode
@@ -246,10 +246,10 @@ def fingerprint(paths):
 
 
 def job_of(options):
-    """What must stay the same for a stopped translation to go on; input is None for a pipe."""
+    """What must be the same for a stopped translation to go on; input is None for a pipe."""
     model = sorted(path for path in options.model.iterdir() if path.is_file())
-    search = {name: getattr(options, name) for name in ("beam", "alpha", "n_best")}
-    return {"model": fingerprint(model), "input": fingerprint([options.input or ""]), **search}
+    prints = {"model": fingerprint(model), "input": fingerprint([options.input or ""])}
+    return prints | {name: getattr(options, name) for name in ("beam", "alpha", "n_best")}
 
 
 def done_before(part, note, job):
@@ -325,7 +325,8 @@ def opened(path):
 
 def translate_stream(translator, options):
     """Translate a file or standard input to a file or standard output, window by window."""
-    size = options.input.stat().st_size if options.input and options.input.is_file() else None
+    a_file = options.input and options.input.is_file()
+    size = options.input.stat().st_size if a_file else None
     output = written(options.output, job_of(options)) if options.output else printed()
     with opened(options.input) as file, output as (done, add):
         if done:
@@ -357,14 +358,15 @@ def converse(translator, options):
 def run_translate(options):
     """`translate`: as many lines out as in, in the same order."""
     if options.interactive and (options.input or options.output):
-        raise ValueError("interactive means standard input and output: leave out --input and --output")
+        said = "interactive means standard input and output"
+        raise ValueError(f"{said}: leave out --input and --output")
     translator = load(options.model, options.device)
     typed = options.input is None and options.output is None and sys.stdin.isatty()
     (converse if options.interactive or typed else translate_stream)(translator, options)
 
 
 def decoded(path, number, line):
-    """A line's text without space around it; ValueError with the place if it is not UTF-8."""
+    """A line's text without space around it; ValueError with the place if it is no UTF-8."""
     try:
         return line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
     except UnicodeDecodeError:
@@ -378,10 +380,10 @@ class FilePairs:
 
     Args:
         source, target: the files, a sentence a line; line n of one translates the other's.
-        without: strings; pairs with one of them are passed over, and pairs with an empty side.
+        without: strings; pairs with one of them, or with an empty side, are passed over.
 
     Raises:
-        ValueError: when gone through: a file cannot be read, is not UTF-8, or has more lines.
+        ValueError: when gone through; a file cannot be read, is no UTF-8, or has more lines.
     """
 
     source: Path
@@ -436,7 +438,7 @@ def sha256_of(path):
 
 
 def corpus_of_files(options):
-    """The corpus in the files that --source, --target, --valid-source and --valid-target name.
+    """The corpus in the files --source, --target, --valid-source and --valid-target.
 
     Raises:
         ValueError: a file cannot be used, or nothing is left to train on.
@@ -455,7 +457,7 @@ def corpus_of_files(options):
     print(f"{name}: {kept} pairs to train on, {len(validation)} held out, "
           f"{left} left out that share a sentence with these", file=sys.stderr)
     if not kept or not validation:
-        raise ValueError(f"{name} leave nothing to train on or to validate with: give more text")
+        raise ValueError(f"{name} leave nothing to train on or to validate with: give more")
     names = ("source", "target", *(("valid_source", "valid_target") if held_out else ()))
     sums = {name: sha256_of(getattr(options, name)) for name in names}
     return Corpus(name, pairs, validation, [], "the user's own", sums)
@@ -471,7 +473,7 @@ def read_corpus(options):
         raise ValueError("give both --valid-source and --valid-target, or neither")
     for path in filter(None, files):
         if path.exists() and not path.is_file():
-            raise ValueError(f"{path} is no regular file, and text to learn from is read several times")
+            raise ValueError(f"{path} is no regular file, and training text is read several times")
     return load_corpus(options.corpus) if options.corpus else corpus_of_files(options)
 
 
@@ -526,8 +528,8 @@ def encoded(pairs, vocabulary, recipe, longest=None):
             left += 1
         elif len(s) > recipe.source_tokens or len(t) > recipe.target_tokens:
             raise ValueError(
-                f"the pair that begins {source[:40]!r} has {len(s)} source and {len(t)} target "
-                f"tokens, more than source_tokens={recipe.source_tokens} or "
+                f"the pair that begins {source[:40]!r} has {len(s)} source and {len(t)} "
+                f"target tokens, more than source_tokens={recipe.source_tokens} or "
                 f"target_tokens={recipe.target_tokens}: "
                 "raise them, or leave such pairs out with --longest N")
         else:
@@ -678,8 +680,9 @@ def describe(corpus, config, run, used, scores=None):
     text += f"{sizes}; checkpoints averaged: {used}.\n"
     text += f"Made by `{run['command']}`, {run['date']}.\n\n"
     if scores:
-        text += f"BLEU {scores['bleu']:.2f} on {scores['sentences']} held-out (validation) pairs, "
-        text += f"beam {scores['beam']}, alpha {scores['alpha']}: {scores['signature']}\n\n"
+        text += f"BLEU {scores['bleu']:.2f} on {scores['sentences']} held-out (validation) "
+        text += f"pairs, beam {scores['beam']}, alpha {scores['alpha']}: "
+        text += f"{scores['signature']}\n\n"
     text += "To use it, with THIS as the path of this folder:\n\n```\n"
     text += "python -m annotated translate --model THIS --input FILE\n"
     code = 'import annotated; print(annotated.load("THIS").translate(["TEXT"]))'
@@ -697,10 +700,11 @@ PRESETS = {
 
 def settings(options):
     """The sizes and the recipe that the options ask for."""
-    given = vars(options)
-    sizes = {field.name: given[field.name] for field in fields(Config) if field.name in given}
-    recipe = {field.name: given[field.name] for field in fields(Recipe) if field.name in given}
-    return replace(PRESETS[options.preset], **sizes), Recipe(**recipe)
+    def of(kind):
+        names = [field.name for field in fields(kind) if hasattr(options, field.name)]
+        return {name: getattr(options, name) for name in names}
+
+    return replace(PRESETS[options.preset], **of(Config)), Recipe(**of(Recipe))
 
 
 @dataclass
@@ -764,7 +768,7 @@ def train_as(worker, options):
 
 
 def finish(model, vocabulary, corpus, folder, keep, most):
-    """Average the last checkpoints, save the model, score it on held-out pairs, describe it."""
+    """Average the last checkpoints; save the model, score it on held-out pairs, describe it."""
     used = average(model, folder, keep)
     run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     save(folder, model, vocabulary, describe(corpus, model.config, run, used))
@@ -772,8 +776,9 @@ def finish(model, vocabulary, corpus, folder, keep, most):
     if most:
         scores, _ = score(Translator(model, vocabulary), corpus.validation[:most])
         write_scores(folder, {**scores, "corpus": corpus.name, "split": "validation"})
+        about = describe(corpus, model.config, run, used, scores)
         with replacing(folder / "README.md") as fresh:
-            fresh.write_text(describe(corpus, model.config, run, used, scores), encoding="utf-8")
+            fresh.write_text(about, encoding="utf-8")
         count = scores["sentences"]
         print(f"BLEU {scores['bleu']:.2f} on {count} held-out pairs", file=sys.stderr)
 
@@ -781,7 +786,8 @@ def finish(model, vocabulary, corpus, folder, keep, most):
 def state_of(name, folder):
     """A line about a corpus: its size, how much of it is in a folder, its licence."""
     files, missing = CORPORA[name].files, missing_files(name, folder)
-    there = "there" if not missing else "not there" if len(missing) == len(files) else "in part"
+    part = "not there" if len(missing) == len(files) else "in part"
+    there = part if missing else "there"
     size = f"{sum(file.size for file in files) / 1e6:.1f} MB"
     return f"{name:<20}{size:>8}  {there:<9}  {CORPORA[name].licence}"
 
@@ -802,7 +808,7 @@ def add_fetch(parser):
     names = ", ".join(CORPORA)
     parser.add_argument("name", nargs="?", help=f"{names}, or all; default: list them")
     parser.add_argument("--folder", type=Path,
-                        help="where to; default: $ANNOTATED_DATA, or else the system's cache")
+                        help="where to; default: $ANNOTATED_DATA, else the system's cache")
 
 
 MEANING = dict(line.split(None, 1) for line in """
@@ -985,7 +991,8 @@ def make_parser():
     """The parser of `python -m annotated`."""
     raw = {"formatter_class": argparse.RawDescriptionHelpFormatter}
     release = sys.modules["annotated"].__version__  # the package that this module is part of
-    parser = argparse.ArgumentParser("annotated", description=ABOUT, epilog=EXAMPLES[None], **raw)
+    texts = {"description": ABOUT, "epilog": EXAMPLES[None]}
+    parser = argparse.ArgumentParser("annotated", **texts, **raw)
     version = f"annotated {release}, torch {torch.__version__}"
     parser.add_argument("--version", action="version", version=version)
     parser.set_defaults(run=lambda options: parser.print_help())
@@ -1020,7 +1027,7 @@ def main(arguments=None):
         arguments: list of strings; default: those of the process.
 
     Returns:
-        the exit status: 0; 2: cannot be done; 130: interrupted; 141: nobody reads the output.
+        the exit status: 0; 2: cannot be done; 130: interrupted; 141: nobody reads on.
     """
     options = make_parser().parse_args(arguments)
     try:
@@ -1034,7 +1041,9 @@ def main(arguments=None):
         status, said = 130, str(error) or "stopped"
     except ModuleNotFoundError as error:
         status, said = 2, f"{error}: install it with pip install {error.name}"
-    except (ValueError, TypeError, OSError, FloatingPointError, torch.OutOfMemoryError) as error:
+    except (
+        ValueError, TypeError, OSError, FloatingPointError, torch.OutOfMemoryError,
+    ) as error:
         status, said = 2, one_line(str(error))
     print(f"annotated {options.command}: {said}", file=sys.stderr)
     return status
