@@ -34,12 +34,9 @@ from tqdm import tqdm
 __all__ = [
     "split_words",
     "join_words",
-    "replacing",
-    "read_file",
     "Words",
     "train_subwords",
     "Subwords",
-    "load_vocabulary",
     "Noun",
     "NOUNS",
     "KINDS",
@@ -87,6 +84,8 @@ __all__ = [
     "grammar_corpus",
     "lookup_baseline",
     "word_for_word_baseline",
+    "connected_components",
+    "split_pairs",
     "pad_batch",
     "bucket_key",
     "by_length",
@@ -97,6 +96,12 @@ __all__ = [
     "make_batch",
     "Batches",
     "token_batches",
+    "flush",
+    "remove",
+    "put_back",
+    "replacing",
+    "read_file",
+    "load_vocabulary",
     "write_tokens",
     "prepare",
     "TokenPairs",
@@ -111,10 +116,9 @@ __all__ = [
     "TATOEBA_GERMAN",
     "TATOEBA_CHINESE",
     "read_multi30k",
-    "connected_components",
-    "split_pairs",
     "read_tatoeba",
     "CORPORA",
+    "published",
     "cache_folder",
     "ask",
     "size_of",
@@ -132,7 +136,7 @@ __all__ = [
 
 
 def split_words(text):
-    """Split a text into words, a full stop, question mark, exclamation mark or comma on its own.
+    """Split a text into words; a full stop, comma, question or exclamation mark is one too.
 
     Args:
         text: a string.
@@ -155,49 +159,11 @@ def join_words(words):
     return re.sub(r" (?=[.,?!])", "", " ".join(words))
 
 
-@contextmanager
-def replacing(path):
-    """A path beside the given one to write to; renamed into place at the end, removed after an error.
-
-    Args:
-        path: a file or a folder; the folder that holds it is made where it is missing.
-    """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.part")
-    shutil.rmtree(fresh) if fresh.is_dir() else fresh.unlink(missing_ok=True)
-    try:
-        yield fresh
-        if path.is_dir():
-            shutil.rmtree(path)
-        os.replace(fresh, path)
-    finally:
-        shutil.rmtree(fresh) if fresh.is_dir() else fresh.unlink(missing_ok=True)
-
-
-def read_file(path):
-    """Read a file whole.
-
-    Args:
-        path: which file.
-
-    Returns:
-        bytes.
-
-    Raises:
-        ValueError: there is no such file, or it cannot be read.
-    """
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from None
-
-
 class Words:
     """A vocabulary of whole words, for text whose words are all known beforehand.
 
     Args:
-        words: the words, without the four markers; their order gives the identifiers from 4 on.
+        words: the words, without the four markers; their order gives identifiers from 4 on.
     """
 
     filename = "words.txt"
@@ -210,7 +176,8 @@ class Words:
     @classmethod
     def build(cls, pairs):
         """Collect the words of both sides of `pairs`, in alphabetical order."""
-        return cls(sorted({word for pair in pairs for text in pair for word in split_words(text)} - set(cls.markers)))
+        found = {word for pair in pairs for text in pair for word in split_words(text)}
+        return cls(sorted(found - set(cls.markers)))
 
     @classmethod
     def load(cls, path):
@@ -219,8 +186,10 @@ class Words:
             count, *words = read_file(path).decode("utf-8").split("\n")
         except UnicodeDecodeError:
             count, words = "", []
-        if words[-1:] != [""] or count != f"{len(words) - 1} words" or len(set(words)) != len(words):
-            raise ValueError(f"{path} is damaged: it should hold a line 'N words' and N different words, one a line")
+        whole = words[-1:] == [""] and count == f"{len(words) - 1} words"
+        if not whole or len(set(words)) != len(words):
+            raise ValueError(f"{path} is damaged: it should hold a line 'N words' "
+                             "and N different words, one a line")
         return cls(words[:-1])
 
     def save(self, path):
@@ -230,7 +199,7 @@ class Words:
             fresh.write_bytes("\n".join([f"{len(words)} words", *words, ""]).encode("utf-8"))
 
     def encode(self, text):
-        """Turn a text into identifiers, eos (2) at the end; a word not in the vocabulary becomes unk (3)."""
+        """Turn a text into identifiers, eos (2) at the end; an unknown word is unk (3)."""
         return [*(self.ids.get(word, 3) for word in split_words(text)), 2]
 
     def decode(self, ids):
@@ -255,19 +224,22 @@ def train_subwords(lines, vocab, **options):
     import sentencepiece
 
     model, text = io.BytesIO(), (" ".join(line.split()) for line in lines)
-    settings = {"model_type": "bpe", "vocab_size": vocab, "byte_fallback": True, "character_coverage": 0.9995}
-    settings |= {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3, "normalization_rule_name": "identity"}
-    settings |= {"max_sentence_length": 1 << 16, "num_threads": 1, "minloglevel": 2, **options}
+    settings = {"model_type": "bpe", "vocab_size": vocab}
+    settings |= {"normalization_rule_name": "identity", "max_sentence_length": 1 << 16}
+    settings |= {"byte_fallback": True, "character_coverage": 0.9995, "num_threads": 1}
+    settings |= {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3, "minloglevel": 2}
     try:
-        sentencepiece.SentencePieceTrainer.train(sentence_iterator=text, model_writer=model, **settings)
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=text, model_writer=model, **settings | options)
     except RuntimeError as error:
         reason = str(error).rpartition("] ")[2].strip() or "there is no text in them"
-        raise ValueError(f"no vocabulary of vocab={vocab} pieces can be made of these lines: {reason}") from None
+        raise ValueError(f"no vocabulary of vocab={vocab} pieces can be made "
+                         f"of these lines: {reason}") from None
     return model.getvalue()
 
 
 class Subwords:
-    """A vocabulary of word pieces shared by both languages (section 5.1), made with SentencePiece.
+    """A vocabulary of word pieces shared by both languages, by SentencePiece (section 5.1).
 
     Characters that the training text lacks are spelt as bytes, so that every text survives.
 
@@ -290,7 +262,8 @@ class Subwords:
             raise ValueError("the SentencePiece model is damaged") from None
         p = self.processor
         if (found := (p.pad_id(), p.bos_id(), p.eos_id(), p.unk_id())) != (0, 1, 2, 3):
-            raise ValueError(f"the SentencePiece model has pad, bos, eos, unk = {found}; it should have (0, 1, 2, 3)")
+            raise ValueError(f"the SentencePiece model has pad, bos, eos, unk = {found}; "
+                             "it should have (0, 1, 2, 3)")
 
     @classmethod
     def train(cls, lines, vocab, **options):
@@ -303,7 +276,8 @@ class Subwords:
         try:
             return cls(read_file(path))
         except ValueError as error:
-            raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+            said = str(error)
+            raise ValueError(said if str(path) in said else f"{path}: {said}") from None
 
     def save(self, path):
         """Write the model in SentencePiece's own format."""
@@ -311,7 +285,7 @@ class Subwords:
             fresh.write_bytes(self.model)
 
     def encode(self, text):
-        """Turn a text into identifiers, eos (2) at the end; runs of white space count as one space."""
+        """Turn a text into identifiers, eos (2) at the end; white space becomes a space."""
         return [*self.processor.encode(" ".join(text.split())), 2]
 
     def decode(self, ids):
@@ -320,24 +294,6 @@ class Subwords:
 
     def __len__(self):
         return self.processor.get_piece_size()
-
-
-def load_vocabulary(folder):
-    """Load the vocabulary kept in a model folder, of whichever kind it is.
-
-    Args:
-        folder: holds `words.txt` or `subwords.model`.
-
-    Returns:
-        a `Words` or a `Subwords`.
-
-    Raises:
-        ValueError: neither file is there, or the one found is damaged.
-    """
-    for kind in (Subwords, Words):
-        if Path(folder, kind.filename).exists():
-            return kind.load(Path(folder, kind.filename))
-    raise ValueError(f"no vocabulary in {folder}: it should hold {Subwords.filename} or {Words.filename}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -354,18 +310,23 @@ class Noun:
 
 NOUNS = tuple(Noun(*entry.split(), kind) for kind, entries in {
     "person": """man men Mann Männer m, woman women Frau Frauen f, boy boys Junge Jungen w,
-        father fathers Vater Väter m, mother mothers Mutter Mütter f, brother brothers Bruder Brüder m,
-        sister sisters Schwester Schwestern f, uncle uncles Onkel Onkel m, aunt aunts Tante Tanten f,
-        king kings König Könige m, queen queens Königin Königinnen f, prince princes Prinz Prinzen w""",
+        father fathers Vater Väter m, mother mothers Mutter Mütter f,
+        brother brothers Bruder Brüder m, sister sisters Schwester Schwestern f,
+        uncle uncles Onkel Onkel m, aunt aunts Tante Tanten f, king kings König Könige m,
+        queen queens Königin Königinnen f, prince princes Prinz Prinzen w""",
     "animal": """dog dogs Hund Hunde m, cat cats Katze Katzen f, horse horses Pferd Pferde n,
-        bird birds Vogel Vögel m, cow cows Kuh Kühe f, pig pigs Schwein Schweine n, bear bears Bär Bären w""",
-    "thing": """chair chairs Stuhl Stühle m, car cars Auto Autos n, lamp lamps Lampe Lampen f,
-        bag bags Tasche Taschen f, hat hats Hut Hüte m, shirt shirts Hemd Hemden n""",
-    "text": "book books Buch Bücher n, letter letters Brief Briefe m, newspaper newspapers Zeitung Zeitungen f",
+        bird birds Vogel Vögel m, cow cows Kuh Kühe f, pig pigs Schwein Schweine n,
+        bear bears Bär Bären w""",
+    "thing": """chair chairs Stuhl Stühle m, car cars Auto Autos n,
+        lamp lamps Lampe Lampen f, bag bags Tasche Taschen f, hat hats Hut Hüte m,
+        shirt shirts Hemd Hemden n""",
+    "text": """book books Buch Bücher n, letter letters Brief Briefe m,
+        newspaper newspapers Zeitung Zeitungen f""",
     "food": """apple apples Apfel Äpfel m, egg eggs Ei Eier n, cake cakes Kuchen Kuchen m,
         soup soups Suppe Suppen f, sausage sausages Wurst Würste f""",
-    "place": """garden gardens Garten Gärten m, house houses Haus Häuser n, school schools Schule Schulen f,
-        park parks Park Parks m, kitchen kitchens Küche Küchen f, castle castles Schloss Schlösser n""",
+    "place": """garden gardens Garten Gärten m, house houses Haus Häuser n,
+        school schools Schule Schulen f, park parks Park Parks m,
+        kitchen kitchens Küche Küchen f, castle castles Schloss Schlösser n""",
 }.items() for entry in entries.split(","))
 
 KINDS = {
@@ -394,8 +355,10 @@ def nouns_of(kind):
 
 
 ADJECTIVES = {
-    "person": {"old": "alt", "young": "jung", "tired": "müde", "hungry": "hungrig", "sad": "traurig", "clever": "klug"},
-    "animal": {"old": "alt", "young": "jung", "tired": "müde", "hungry": "hungrig", "small": "klein", "big": "groß"},
+    "person": {"old": "alt", "young": "jung", "tired": "müde", "hungry": "hungrig",
+               "sad": "traurig", "clever": "klug"},
+    "animal": {"old": "alt", "young": "jung", "tired": "müde", "hungry": "hungrig",
+               "small": "klein", "big": "groß"},
     "thing": {"old": "alt", "new": "neu", "small": "klein", "red": "rot", "cheap": "billig"},
     "text": {"old": "alt", "new": "neu", "long": "lang", "good": "gut"},
     "food": {"fresh": "frisch", "cold": "kalt", "good": "gut", "cheap": "billig"},
@@ -407,8 +370,9 @@ ADJECTIVES = {
 class Verb:
     """A verb of the built-in grammar.
 
-    `third` and `german_third` hold the third person, or all four present forms with slashes between;
-    `auxiliary` is the German perfect's, `frame` what follows the verb, `place` whether a place may.
+    `third` and `german_third` hold the third person, or all four present forms with
+    slashes between; `auxiliary` is the German perfect's, `frame` what follows the verb,
+    `place` whether a place may.
     """
 
     base: str
@@ -451,9 +415,11 @@ be am/are/is/are been  sein bin/bist/ist/sind gewesen sein   adjective any     -
 
 DETERMINERS = {
     "the": "der die das die den die das die dem der dem den".split(),
-    "this": "dieser diese dieses diese diesen diese dieses diese diesem dieser diesem diesen".split(),
+    "this": "dieser diese dieses diese diesen diese dieses diese "
+            "diesem dieser diesem diesen".split(),
     "a": "ein eine ein - einen eine ein - einem einer einem -".split(),
-    "my": "mein meine mein meine meinen meine mein meine meinem meiner meinem meinen".split(),
+    "my": "mein meine mein meine meinen meine mein meine "
+          "meinem meiner meinem meinen".split(),
 }
 
 ENDINGS = {
@@ -481,7 +447,8 @@ AUXILIARIES = {
 }
 
 PARTICLES = {
-    "adverb": {"today": "heute", "now": "jetzt", "sometimes": "manchmal", "perhaps": "vielleicht"},
+    "adverb": {"today": "heute", "now": "jetzt",
+               "sometimes": "manchmal", "perhaps": "vielleicht"},
     "conjunction": {"because": "weil", "although": "obwohl", "that": "dass"},
 }
 
@@ -505,7 +472,7 @@ class Nominal:
         return 3 if self.plural else self.person - 1
 
     def column(self, case):
-        """The column of a declension table: three cases of masculine, feminine, neuter, plural."""
+        """The column of a table of endings: three cases of m, f, n and plural."""
         gender = 3 if self.plural else "mfn".index(self.noun.gender.replace("w", "m"))
         return 4 * ("nom", "acc", "dat").index(case) + gender
 
@@ -526,7 +493,7 @@ class Nominal:
 class Clause:
     """What a clause says, before it is said in either language.
 
-    `objects` holds pairs (Nominal, case); `clause` is a subordinate clause, `conjunction` joins it.
+    `objects` holds pairs (Nominal, case); `conjunction` joins the subordinate `clause`.
     """
 
     subject: Nominal
@@ -550,7 +517,7 @@ class Leaf:
 
 
 def decline(noun, plural, case):
-    """The German form of a noun: dative plural in -n, weak masculines in -en but for the nominative.
+    """The German form of a noun: dative plural in -n; weak masculines vary in the singular.
 
     Args:
         noun: a `Noun`.
@@ -562,7 +529,8 @@ def decline(noun, plural, case):
     """
     if not plural:
         return noun.german_plural if noun.gender == "w" and case != "nom" else noun.german
-    return noun.german_plural + ("n" if case == "dat" and noun.german_plural[-1] not in "ns" else "")
+    added = "n" if case == "dat" and noun.german_plural[-1] not in "ns" else ""
+    return noun.german_plural + added
 
 
 def conjugate(verb):
@@ -602,19 +570,22 @@ def say_nominal(nominal, case, heads):
 
 
 def say_determined(nominal, case, heads):
-    """Put a phrase of determiner, perhaps adjective, and noun into both languages; as `say_nominal`."""
-    noun, column = nominal.noun, nominal.column(case)
+    """Put determiner, perhaps adjective, and noun into both languages; as `say_nominal`."""
+    noun, determiner, column = nominal.noun, nominal.determiner, nominal.column(case)
     heads[nominal] = head = Leaf(noun.plural if nominal.plural else noun.singular)
-    tree, german = [("NNS" if nominal.plural else "NN", head)], [(decline(noun, nominal.plural, case), (head,))]
+    tree = [("NNS" if nominal.plural else "NN", head)]
+    german = [(decline(noun, nominal.plural, case), (head,))]
     if nominal.adjective:
         leaf = Leaf(nominal.adjective)
-        ending = ENDINGS["weak" if nominal.determiner in ("the", "this") else "mixed"][column]
+        stem = ADJECTIVES[noun.kind][leaf.word].removesuffix("e")
+        ending = ENDINGS["weak" if determiner in ("the", "this") else "mixed"][column]
         tree.insert(0, ("JJ", leaf))
-        german.insert(0, (ADJECTIVES[noun.kind][leaf.word].removesuffix("e") + ending, (leaf,)))
-    special = {"a": "an" if tree[0][1].word[0] in "aeiou" else "a", "this": "these" if nominal.plural else "this"}
-    leaf = Leaf(special.get(nominal.determiner, nominal.determiner))
-    tag = "PRP$" if leaf.word == "my" else "DT"
-    return ("NP", (tag, leaf), *tree), [(DETERMINERS[nominal.determiner][column], (leaf,)), *german]
+        german.insert(0, (stem + ending, (leaf,)))
+    special = {"a": "an" if tree[0][1].word[0] in "aeiou" else "a",
+               "this": "these" if nominal.plural else "this"}
+    leaf = Leaf(special.get(determiner, determiner))
+    tag = "PRP$" if determiner == "my" else "DT"
+    return ("NP", (tag, leaf), *tree), [(DETERMINERS[determiner][column], (leaf,)), *german]
 
 
 def say_verb(clause):
@@ -640,16 +611,19 @@ def say_verb(clause):
 
 
 def say_auxiliary(clause):
-    """The same for a clause with an auxiliary: the participle or the infinitive closes the German clause."""
+    """The same with an auxiliary: participle or infinitive closes the German clause."""
     verb, person = clause.verb, clause.subject.agreement()
     forms, german = AUXILIARIES[clause.auxiliary]
     auxiliary = Leaf(forms[person])
     if clause.auxiliary == "have":
-        german = {"haben": "habe hast hat haben", "sein": "bin bist ist sind"}[verb.auxiliary].split()
-        tags, leaf, word = ("VBZ" if person == 2 else "VBP", "VBN"), Leaf(verb.participle), verb.german_participle
+        perfect = {"haben": "habe hast hat haben", "sein": "bin bist ist sind"}
+        german = perfect[verb.auxiliary].split()
+        tags, leaf = ("VBZ" if person == 2 else "VBP", "VBN"), Leaf(verb.participle)
+        word = verb.german_participle
     else:
         tags, leaf, word = ("MD", "VB"), Leaf(verb.base), verb.german.replace("|", "")
-    return [(tags[0], auxiliary), (tags[1], leaf)], (german[person], (auxiliary,)), [(word, (leaf,))], ""
+    english = [(tags[0], auxiliary), (tags[1], leaf)]
+    return english, (german[person], (auxiliary,)), [(word, (leaf,))], ""
 
 
 def say_complements(clause, heads):
@@ -689,7 +663,9 @@ def say_place(nominal):
     """
     tree, ((article, links), *rest) = say_nominal(nominal, "dat", {})
     leaf = Leaf("in")
-    start = [("im", (leaf, *links))] if article == "dem" else [("in", (leaf,)), (article, links)]
+    start = [("in", (leaf,)), (article, links)]
+    if article == "dem":
+        start = [("im", (leaf, *links))]
     return ("PP", ("IN", leaf), tree), [*start, *rest]
 
 
@@ -733,7 +709,7 @@ def german_order(clause, subject, verbs, pronouns, others, final):
         return [*subject, *pronouns, *others, *closing, (prefix + finite, links)]
     if prefix:
         closing = [(prefix, links[-1:])]
-    if clause.question or clause.adverb:  # an adverb takes the first place: the subject follows the verb
+    if clause.question or clause.adverb:  # an adverb takes the first place from the subject
         return [(finite, links), *pronouns, *subject, *others, *closing]
     return [*subject, (finite, links), *pronouns, *others, *closing]
 
@@ -753,7 +729,7 @@ def english_order(clause, subject, verbs, trees):
     finite, *rest = verbs
     if clause.question:
         return [finite, subject, *([("VP", *rest, *trees)] if rest else trees)]
-    return [subject, ("VP", finite, ("VP", *rest, *trees)) if rest else ("VP", finite, *trees)]
+    return [subject, ("VP", finite, *([("VP", *rest, *trees)] if rest else trees))]
 
 
 @dataclass(frozen=True)
@@ -763,7 +739,8 @@ class Example:
     Args:
         source: the English sentence.
         target: the German sentence.
-        alignment: (source index, target index) of words that translate each other, over `split_words`.
+        alignment: (source index, target index) of words that translate each other, as
+            `split_words` counts them.
         antecedents: (index of a source pronoun, index of the noun it refers to).
         tree: the English constituents in brackets, Penn style.
         facts: who does what, see `facts_of`.
@@ -786,7 +763,9 @@ def leaves_of(tree):
     Returns:
         list of `Leaf`.
     """
-    return [tree] if isinstance(tree, Leaf) else [leaf for child in tree[1:] for leaf in leaves_of(child)]
+    if isinstance(tree, Leaf):
+        return [tree]
+    return [leaf for child in tree[1:] for leaf in leaves_of(child)]
 
 
 def bracketed(tree):
@@ -798,7 +777,9 @@ def bracketed(tree):
     Returns:
         a string such as `(NP (DT the) (NN dog))`.
     """
-    return tree.word if isinstance(tree, Leaf) else f"({tree[0]} {' '.join(map(bracketed, tree[1:]))})"
+    if isinstance(tree, Leaf):
+        return tree.word
+    return f"({tree[0]} {' '.join(map(bracketed, tree[1:]))})"
 
 
 def facts_of(clause):
@@ -808,13 +789,17 @@ def facts_of(clause):
         clause: a `Clause`.
 
     Returns:
-        tuple of (subject noun, German verb, object); the object is an English noun or adjective, "me", "you",
-        "us" or ""; a clause about "I", "you" or "we" states none.
+        tuple of (subject noun, German verb, object); the object is an English noun or
+        adjective, "me", "you", "us" or ""; a clause about "I", "you" or "we" states none.
     """
-    last = clause.objects[-1][0] if clause.objects else None
-    thing = clause.adjective if last is None else last.noun.singular if last.noun else PRONOUNS[last.pronoun()][1]
     facts = facts_of(clause.clause) if clause.clause else ()
-    return ((clause.subject.noun.singular, clause.verb.german, thing), *facts) if clause.subject.noun else facts
+    if not clause.subject.noun:
+        return facts
+    thing = clause.adjective
+    if clause.objects:
+        last, _ = clause.objects[-1]
+        thing = last.noun.singular if last.noun else PRONOUNS[last.pronoun()][1]
+    return ((clause.subject.noun.singular, clause.verb.german, thing), *facts)
 
 
 def say(clause):
@@ -829,23 +814,25 @@ def say(clause):
     trees, german = say_clause(clause, {})
     if clause.adverb:
         leaf = Leaf(clause.adverb)
-        trees, german = [("ADVP", ("RB", leaf)), *trees], [(PARTICLES["adverb"][leaf.word], (leaf,)), *german]
+        trees.insert(0, ("ADVP", ("RB", leaf)))
+        german.insert(0, (PARTICLES["adverb"][leaf.word], (leaf,)))
     end = Leaf("?" if clause.question else ".")
     tree = ("SQ" if clause.question else "S", *trees, (".", end))
     german.append((end.word, (end,)))
     leaves = leaves_of(tree)
-    index = {leaf: i for i, leaf in enumerate(leaves)}
-    alignment = sorted((index[leaf], j) for j, (_, links) in enumerate(german) for leaf in links)
-    antecedents = ((i, index[leaf.antecedent]) for i, leaf in enumerate(leaves) if leaf.antecedent)
+    at = {leaf: i for i, leaf in enumerate(leaves)}
+    links = sorted((at[leaf], j) for j, (_, made) in enumerate(german) for leaf in made)
+    known = ((i, at[leaf.antecedent]) for i, leaf in enumerate(leaves) if leaf.antecedent)
     leaves[0].word = leaves[0].word[0].upper() + leaves[0].word[1:]
-    words = [word for word, _ in german]
-    words[0] = words[0][0].upper() + words[0][1:]
-    return Example(join_words(leaf.word for leaf in leaves), join_words(words), tuple(alignment),
-                   tuple(antecedents), bracketed(tree), facts_of(clause))
+    source = join_words(leaf.word for leaf in leaves)
+    target = join_words(word for word, _ in german)
+    target = target[0].upper() + target[1:]
+    more = tuple(links), tuple(known), bracketed(tree), facts_of(clause)
+    return Example(source, target, *more)
 
 
 def forms(noun):
-    """How many noun phrases a noun makes: four determiners, two numbers ("a" has one), adjective or none.
+    """How many noun phrases a noun makes, of determiner, number, and adjective or none.
 
     Args:
         noun: a `Noun`, or None for one without adjectives.
@@ -857,7 +844,7 @@ def forms(noun):
 
 
 def count_after(verb, subject):
-    """How many ways there are to complete a clause that has a subject and a verb, auxiliaries aside.
+    """How many ways there are to complete a clause of subject and verb, auxiliaries aside.
 
     Args:
         verb: a `Verb` that no that-clause follows.
@@ -873,8 +860,10 @@ def count_after(verb, subject):
     places = count("place")
     if verb.frame == "none":
         return places
-    both = verb.frame == "dat+acc"
-    after = count("person", speakers=3) * count(verb.object) if both else count(verb.object, speakers=3)
+    if verb.frame == "dat+acc":
+        after = count("person", speakers=3) * count(verb.object)
+    else:
+        after = count(verb.object, speakers=3)
     return after * (1 + places) if verb.place == "place" else after
 
 
@@ -886,9 +875,10 @@ def count_sentences():
     """
     total, bare = 0, forms(None)
     for verb in VERBS:
-        for subject in (*nouns_of(verb.subject), *[None] * 3 * ("person" in KINDS[verb.subject])):
+        speakers = [None] * 3 if "person" in KINDS[verb.subject] else []
+        for subject in (*nouns_of(verb.subject), *speakers):
             adjectives = len(ADJECTIVES[subject.kind if subject else "person"])
-            if verb.frame == "adjective":  # the predicate is not the attribute: n + n(n - 1) pairs of them
+            if verb.frame == "adjective":  # predicate unlike attribute: n + n(n - 1) pairs
                 total += bare * adjectives**2 if subject else adjectives
             elif verb.frame != "that":
                 total += (forms(subject) if subject else 1) * count_after(verb, subject)
@@ -945,15 +935,17 @@ def sample_clause(rng, subject=None, theme=None, avoid=(), that=False):
     Returns:
         a `Clause`.
     """
-    verb = rng.choice([verb for verb in VERBS if (verb.frame == "that") == that and suits(verb, subject, theme)])
+    able = [verb for verb in VERBS if suits(verb, subject, theme)]
+    verb = rng.choice([verb for verb in able if (verb.frame == "that") == that])
     subject = subject or sample_nominal(rng, verb.subject, theme is None, avoid)
     objects = sample_objects(rng, verb, subject, theme, avoid)
     adjectives = [word for word in ADJECTIVES[subject.kind()] if word != subject.adjective]
     adjective = rng.choice(adjectives) if verb.frame == "adjective" else ""
     placed = verb.frame == "none" or verb.place == "place" and rng.random() < 0.25
-    present = 9 if subject.person < 3 else 3  # "I" and "you" are rare: all their verb forms should be met
+    present = 9 if subject.person < 3 else 3  # rare: the forms of "I" should be met
     auxiliary = rng.choice([""] * present + [*AUXILIARIES])
-    return Clause(subject, verb, auxiliary, objects, adjective, sample_nominal(rng, "place") if placed else None)
+    place = sample_nominal(rng, "place") if placed else None
+    return Clause(subject, verb, auxiliary, objects, adjective, place)
 
 
 def sample_objects(rng, verb, subject, theme, avoid):
@@ -987,9 +979,11 @@ def referents(clause):
     Returns:
         list of `Nominal`: no other one of the clause has the same English pronoun.
     """
-    nominals = [n for n in (clause.subject, *(n for n, _ in clause.objects), clause.place) if n and n.determiner]
+    named = clause.subject, *(n for n, _ in clause.objects), clause.place
+    nominals = [n for n in named if n and n.determiner]
     words = [PRONOUNS[n.pronoun()][0] for n in nominals]
-    return [n for n, word in zip(nominals, words) if words.count(word) == 1 and n is not clause.place]
+    clear = [n for n, word in zip(nominals, words) if words.count(word) == 1]
+    return [n for n in clear if n is not clause.place]
 
 
 def sample_sentence(rng):
@@ -1001,7 +995,7 @@ def sample_sentence(rng):
     Returns:
         a `Clause`.
     """
-    form = rng.choice(["plain", "question", "question", "adverb", "that", "reason", "reason", "reason"])
+    form = rng.choice(["plain", *["question"] * 2, "adverb", "that", *["reason"] * 3])
     main = sample_clause(rng, that=form == "that")
     if form == "question":
         return replace(main, question=True)
@@ -1015,7 +1009,8 @@ def sample_sentence(rng):
         roles[rng.choice(["subject", "theme"])] = rng.choice(pronouns)
     used = [n.noun for n in (main.subject, *(n for n, _ in main.objects))]
     conjunction = "that" if form == "that" else rng.choice(["because", "although"])
-    return replace(main, conjunction=conjunction, clause=sample_clause(rng, avoid=used, **roles))
+    below = sample_clause(rng, avoid=used, **roles)
+    return replace(main, conjunction=conjunction, clause=below)
 
 
 def fraction(text):
@@ -1031,18 +1026,20 @@ def fraction(text):
 
 
 def part_of(facts):
-    """Which part of the data a sentence belongs to, by its combinations of subject, verb and object.
+    """Which part of the data a sentence belongs to, by its facts (subject, verb and object).
 
     Args:
         facts: see `Example`.
 
     Returns:
-        "train" where every combination is a training one; "validation" or "test" where at least
-        one is kept for that part and none for the other; else "".
+        "train" where every fact is a training one; "validation" or "test" where at least one
+        is kept for that part and none for the other; else "".
     """
     x = [fraction(" ".join(fact)) for fact in facts]
     test, validation = any(a < 0.05 for a in x), any(0.05 <= a < 0.1 for a in x)
-    return "" if test and validation else "test" if test else "validation" if validation else "train"
+    if test and validation:
+        return ""
+    return "test" if test else "validation" if validation else "train"
 
 
 def grammar_examples(train=20000, validation=500, test=500, seed=0):
@@ -1057,7 +1054,8 @@ def grammar_examples(train=20000, validation=500, test=500, seed=0):
     Returns:
         three lists of `Example`, of 4 to 20 English words and marks each, no sentence twice.
     """
-    rng, wanted = random.Random(seed), {"train": train, "validation": validation, "test": test}
+    rng = random.Random(seed)
+    wanted = {"train": train, "validation": validation, "test": test}
     found = {part: {} for part in wanted}
     while any(len(found[part]) < count for part, count in wanted.items()):
         clause = sample_sentence(rng)
@@ -1098,7 +1096,7 @@ def grammar_corpus(train=20000, validation=500, test=500, seed=0):
         seed: the same seed gives the same pairs.
 
     Returns:
-        a `Corpus`; every validation or test sentence has a combination never seen in training.
+        a `Corpus`; every validation or test sentence has a fact never seen in training.
     """
     parts = grammar_examples(train, validation, test, seed)
     pairs = ([(example.source, example.target) for example in part] for part in parts)
@@ -1120,7 +1118,7 @@ def lookup_baseline(train, sources):
 
 
 def word_for_word_baseline(train, sources):
-    """Replace every word by the one that goes with it best in training, by Dice's coefficient.
+    """Replace every word by the one that goes with it best in training (Dice's coefficient).
 
     Args:
         train: list of (source, target).
@@ -1139,7 +1137,49 @@ def word_for_word_baseline(train, sources):
     best = {}
     for (a, b), n in both.items():
         best[a] = max(best.get(a, (0, "")), (n / (left[a] + right[b]), b))
-    return [join_words(best.get(word, (0, word))[1] for word in split_words(source)) for source in sources]
+    translate = lambda word: best.get(word, (0, word))[1]  # noqa: E731
+    return [join_words(map(translate, split_words(source))) for source in sources]
+
+
+def connected_components(pairs):
+    """Group pairs that share a string on either side, directly or through others.
+
+    Args:
+        pairs: list of (source, target).
+
+    Returns:
+        list of lists of pairs, in order of first occurrence.
+    """
+    parent = {}
+
+    def root(text):
+        while parent.setdefault(text, text) != text:
+            parent[text] = text = parent[parent[text]]
+        return text
+
+    for source, target in pairs:
+        parent[root(source)] = root(target)
+    groups = defaultdict(list)
+    for pair in pairs:
+        groups[root(pair[0])].append(pair)
+    return list(groups.values())
+
+
+def split_pairs(pairs, share=0.02):
+    """Divide pairs into training, validation and test so that no string occurs in two.
+
+    Args:
+        pairs: list of (source, target).
+        share: about which part of the groups goes to validation, and again to test.
+
+    Returns:
+        three lists of pairs; which part a group goes to depends on its own text only.
+    """
+    train, validation, test = [], [], []
+    for group in connected_components(pairs):
+        x = fraction(min(min(pair) for pair in group))
+        (test if x < share else validation if x < 2 * share else train).extend(group)
+    return train, validation, test
 
 
 def pad_batch(sequences, pad=0):
@@ -1289,7 +1329,7 @@ def plan_batches(lengths, source_tokens, target_tokens, seed=0, epoch=0, workers
     """Group pairs of similar length into batches under two token budgets (section 5.1).
 
     Args:
-        lengths: (n, 2), source and target length of each pair; or `TokenPairs`, sorted already.
+        lengths: (n, 2), source and target length of each pair; or `TokenPairs`, sorted.
         source_tokens, target_tokens: most positions in a batch, padding counted.
         seed, epoch: decide the order; the same two give the same plan.
         workers: the number of batches is a multiple of this.
@@ -1332,7 +1372,7 @@ def make_batch(pairs, bos=1, pad=0):
 
 @dataclass(frozen=True)
 class Batches:
-    """What a trainer draws from: called with epoch and position, goes on there (section 5.1).
+    """What a trainer draws from: called with epoch and position, it goes on there (5.1).
 
     Args:
         pairs: list of (source ids, target ids), each ending in eos; or `TokenPairs`.
@@ -1394,6 +1434,110 @@ def token_batches(pairs, source_tokens, target_tokens, seed=0, epoch=0, start=0)
     yield from Batches(pairs, source_tokens, target_tokens, seed)(epoch, start)
 
 
+def flush(path):
+    """Wait until a file, or the names in a folder, are safe from a power cut, on the disk.
+
+    Args:
+        path: a file or a folder, which must be there.
+    """
+    if os.name == "posix":  # elsewhere folders cannot be opened
+        number = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
+def remove(path):
+    """Remove a file, or a folder with all that is in it, where there is one.
+
+    Args:
+        path: a `Path`.
+    """
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def put_back(path, old):
+    """End a replacement: what was set aside goes back if nothing stands in its place.
+
+    Args:
+        path: what was to be replaced, a `Path`.
+        old: where it was set aside.
+    """
+    if path.exists():
+        remove(old)
+    elif old.exists():
+        os.replace(old, path)
+
+
+@contextmanager
+def replacing(path):
+    """A path beside the given one to write to; flushed and renamed into place at the end.
+
+    After an error the old file or folder is as it was; after a kill it is there, or set
+    aside beside its place until the next call.
+
+    Args:
+        path: a file or a folder; the folder that holds it is made where it is missing.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh, old = (path.with_name(f".{path.name}.{what}") for what in ("part", "old"))
+    put_back(path, old)
+    remove(fresh)
+    try:
+        yield fresh
+        for written in (*fresh.rglob("*"), fresh):
+            flush(written)
+        if path.is_dir():
+            os.replace(path, old)
+        os.replace(fresh, path)
+        flush(path.parent)
+    finally:
+        put_back(path, old)
+        remove(fresh)
+
+
+def read_file(path):
+    """Read a file whole.
+
+    Args:
+        path: which file.
+
+    Returns:
+        bytes.
+
+    Raises:
+        ValueError: there is no such file, or it cannot be read.
+    """
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+
+
+def load_vocabulary(folder):
+    """Load the vocabulary kept in a model folder, of whichever kind it is.
+
+    Args:
+        folder: holds `words.txt` or `subwords.model`.
+
+    Returns:
+        a `Words` or a `Subwords`.
+
+    Raises:
+        ValueError: neither file is there, or the one found is damaged.
+    """
+    for kind in (Subwords, Words):
+        if Path(folder, kind.filename).exists():
+            return kind.load(Path(folder, kind.filename))
+    raise ValueError(f"no vocabulary in {folder}: "
+                     f"it should hold {Subwords.filename} or {Words.filename}")
+
+
 def write_tokens(pairs, vocabulary, folder):
     """Encode pairs one after the other into two files, as numbers without a header.
 
@@ -1439,7 +1583,8 @@ def prepare(pairs, vocabulary, folder):
         (fresh / "lengths.bin").unlink()
         sizes = lengths.sum(1, dtype=np.int64)  # (n,)
         about = {"pairs": len(sizes), "tokens": int(sizes.sum()), "dtype": dtype}
-        (fresh / "about.json").write_text(json.dumps(about | {"vocabulary": len(vocabulary)}))
+        about["vocabulary"] = len(vocabulary)
+        (fresh / "about.json").write_text(json.dumps(about))
         np.save(fresh / "starts.npy", sizes.cumsum() - sizes)
         np.save(fresh / "lengths.npy", lengths.astype(np.min_scalar_type(lengths.max())))
         order, runs = by_length(lengths)
@@ -1468,12 +1613,13 @@ class TokenPairs:
             with Path(folder, "tokens.bin").open("rb") as file:
                 self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self.tokens = np.frombuffer(self.map, about["dtype"])
-            rows = {len(self.starts), len(self.lengths), len(self.order), self.runs[:, 2].sum()}
+            rows = {len(self.starts), len(self.lengths), len(self.order)}
+            rows.add(self.runs[:, 2].sum())
             if rows != {about["pairs"]} or len(self.tokens) != about["tokens"]:
                 raise ValueError("a file is cut off")
         except OSError as error:
-            missing = Path(error.filename).name
-            raise ValueError(f"{folder} is no prepared corpus: {missing}: {error.strerror}") from None
+            reason = f"{Path(error.filename).name}: {error.strerror}"
+            raise ValueError(f"{folder} is no prepared corpus: {reason}") from None
         except (ValueError, KeyError, TypeError, IndexError, EOFError) as error:
             raise ValueError(f"{folder} is damaged: {error}; prepare it again") from None
 
@@ -1512,7 +1658,8 @@ def decode_lines(content, name):
         try:
             lines[number - 1] = line.removesuffix(b"\r").decode("utf-8")
         except UnicodeDecodeError:
-            raise ValueError(f"{name}, line {number} is not UTF-8 text: convert the file to UTF-8") from None
+            raise ValueError(f"{name}, line {number} is not UTF-8 text: "
+                             "convert the file to UTF-8") from None
     return lines[:-1] if not lines[-1] else lines
 
 
@@ -1531,8 +1678,9 @@ def pair_lines(source, target, names):
         ValueError: the numbers of lines differ.
     """
     if len(source) != len(target):
-        raise ValueError(f"{names[0]} has {len(source)} lines and {names[1]} has {len(target)}: "
-                         "line n of one should be the translation of line n of the other")
+        raise ValueError(
+            f"{names[0]} has {len(source)} lines and {names[1]} has {len(target)}: "
+            "line n of one should be the translation of line n of the other")
     pairs = [(s.strip(), t.strip()) for s, t in zip(source, target)]
     kept = [(s, t) for s, t in pairs if s and t]
     return kept, len(pairs) - len(kept)
@@ -1551,8 +1699,9 @@ def read_pairs(source_path, target_path):
     Raises:
         ValueError: a file is missing or not UTF-8, or the numbers of lines differ.
     """
-    source, target = (decode_lines(read_file(path), path) for path in (source_path, target_path))
-    return pair_lines(source, target, (source_path, target_path))
+    paths = source_path, target_path
+    source, target = (decode_lines(read_file(path), path) for path in paths)
+    return pair_lines(source, target, paths)
 
 
 @dataclass(frozen=True)
@@ -1599,8 +1748,8 @@ def downloads(table, path, address):
         tuple of `Download`.
     """
     rows = [line.split() for line in table.strip().splitlines()]
-    return tuple(
-        Download(path.format(*row), address.format(*row), int(row[2]), row[3]) for row in rows)
+    return tuple(Download(path.format(*row), address.format(*row), int(row[2]), row[3])
+                 for row in rows)
 
 
 MULTI30K = downloads(
@@ -1609,8 +1758,8 @@ MULTI30K = downloads(
     train de 637044 726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6
     val en 21650 14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28
     val de 24681 f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a
-    test_2016_flickr en 21077 611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9
-    test_2016_flickr de 22890 9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8
+  test_2016_flickr en 21077 611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9
+  test_2016_flickr de 22890 9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8
     """,
     "multi30k-en-de/{0}.{1}.gz",
     "https://raw.githubusercontent.com/multi30k/dataset/"
@@ -1623,8 +1772,8 @@ MULTI30K_TOKENIZED = downloads(
     train de 2150008 cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505
     val en 64608 46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec
     val de 77273 97232bd273eceb7207f689527386a97e4be2616b18ada47576bdaf96c8ae1f00
-    test_2016_flickr en 63307 5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2
-    test_2016_flickr de 71917 c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4
+  test_2016_flickr en 63307 5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2
+  test_2016_flickr de 71917 c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4
     """,
     "multi30k-en-de/tok/{0}.lc.norm.tok.{1}",
     "https://raw.githubusercontent.com/multi30k/dataset/"
@@ -1660,47 +1809,6 @@ def read_multi30k(files):
     return [pair_lines(source, target, (a, b))[0] for (a, source), (b, target) in both]
 
 
-def connected_components(pairs):
-    """Group pairs that share a string on either side, directly or through others.
-
-    Args:
-        pairs: list of (source, target).
-
-    Returns:
-        list of lists of pairs, in order of first occurrence.
-    """
-    parent = {}
-
-    def root(text):
-        while parent.setdefault(text, text) != text:
-            parent[text] = text = parent[parent[text]]
-        return text
-
-    for source, target in pairs:
-        parent[root(source)] = root(target)
-    groups = defaultdict(list)
-    for pair in pairs:
-        groups[root(pair[0])].append(pair)
-    return list(groups.values())
-
-
-def split_pairs(pairs, share=0.02):
-    """Divide pairs into training, validation and test so that no string occurs in two of them.
-
-    Args:
-        pairs: list of (source, target).
-        share: about which part of the groups goes to validation, and again to test.
-
-    Returns:
-        three lists of pairs; which part a group goes to depends on its own text only.
-    """
-    train, validation, test = [], [], []
-    for group in connected_components(pairs):
-        x = fraction(min(min(pair) for pair in group))
-        (test if x < share else validation if x < 2 * share else train).extend(group)
-    return train, validation, test
-
-
 def read_tatoeba(files):
     """Make the three parts of a Tatoeba export, whose lines are English TAB translation.
 
@@ -1708,7 +1816,7 @@ def read_tatoeba(files):
         files: name -> bytes of the one file, a zip archive or plain text.
 
     Returns:
-        three lists of pairs; English is the source in an archive, the target in a plain file.
+        three lists of pairs; English is the source in an archive, the target in a text file.
     """
     (name, content), = files.items()
     packed = name.endswith(".zip")
@@ -1731,6 +1839,24 @@ CORPORA = {
     )
     for name, files in corpora.items()
 }
+
+
+def published(name):
+    """Look a corpus up by its name.
+
+    Args:
+        name: a key of `CORPORA`.
+
+    Returns:
+        a `Published`.
+
+    Raises:
+        ValueError: the name is unknown.
+    """
+    if name not in CORPORA:
+        known = ", ".join(["grammar", *CORPORA])
+        raise ValueError(f"name={name!r} is no corpus; there are {known}")
+    return CORPORA[name]
 
 
 def cache_folder():
@@ -1757,7 +1883,7 @@ def ask(address, start, timeout):
         timeout: seconds to wait for an answer, and later for each piece of it.
 
     Returns:
-        the open answer; the byte it begins with; the size of the whole file, None where not said.
+        the open answer; the byte it begins with; the file's size, None where not said.
     """
     headers = {"User-Agent": "annotated", "Accept-Encoding": "identity"}
     wanted = {"Range": f"bytes={start}-"} if start else {}
@@ -1930,14 +2056,13 @@ def missing_files(name, folder):
     Raises:
         ValueError: the name is unknown.
     """
-    if name not in CORPORA:
-        raise ValueError(f"name={name!r} is no corpus; there are grammar, {', '.join(CORPORA)}")
-    missing = []
-    for file in CORPORA[name].files:
+    def as_it_should_be(file):
         path = Path(folder, file.path)
-        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != file.sha256:
-            missing.append(file)
-    return missing
+        if not path.is_file():
+            return False
+        return hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256
+
+    return [file for file in published(name).files if not as_it_should_be(file)]
 
 
 def fetch(name, folder=None, **patience):
@@ -1964,8 +2089,9 @@ def fetch(name, folder=None, **patience):
                 fetch_file(file, folder, **patience)
     except OSError as error:
         raise ValueError(
-            f"cannot write to {folder}: {error.strerror}; set XDG_CACHE_HOME to a folder that can "
-            f"be written, or ANNOTATED_DATA to one that holds the files of {name}") from None
+            f"cannot write to {folder}: {error.strerror}; set XDG_CACHE_HOME to a folder "
+            "that can be written, "
+            f"or ANNOTATED_DATA to one that holds the files of {name}") from None
     if missing:
         tqdm.write(CORPORA[name].licence, file=sys.stderr)
     return folder
@@ -1988,8 +2114,9 @@ def verified(folder, file):
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}; "
-                         f"ANNOTATED_DATA should name the folder that holds {file.path}") from None
+        raise ValueError(
+            f"cannot read {path}: {error.strerror}; "
+            f"ANNOTATED_DATA should name the folder that holds {file.path}") from None
     found = hashlib.sha256(content).hexdigest()
     if found != file.sha256:
         raise ValueError(
@@ -2002,8 +2129,8 @@ def load_corpus(name):
     """Load a corpus by its name: "grammar" is made, any other read, and fetched if need be.
 
     Args:
-        name: "grammar" or a key of `CORPORA`; files come from the folder that the environment
-            variable ANNOTATED_DATA names, where nothing is fetched, or from `cache_folder()`.
+        name: "grammar" or a key of `CORPORA`; files come from the folder that the variable
+            ANNOTATED_DATA names, where nothing is fetched, or from `cache_folder()`.
 
     Returns:
         a `Corpus`.
@@ -2013,9 +2140,8 @@ def load_corpus(name):
     """
     if name == "grammar":
         return grammar_corpus()
-    if name not in CORPORA:
-        raise ValueError(f"name={name!r} is no corpus; there are grammar, {', '.join(CORPORA)}")
-    folder, published = os.environ.get("ANNOTATED_DATA") or fetch(name), CORPORA[name]
-    files = {file.path: verified(folder, file) for file in published.files}
-    sums = {file.path: file.sha256 for file in published.files}
-    return Corpus(name, *published.read(files), published.licence, sums)
+    about = published(name)
+    folder = os.environ.get("ANNOTATED_DATA") or fetch(name)
+    files = {file.path: verified(folder, file) for file in about.files}
+    sums = {file.path: file.sha256 for file in about.files}
+    return Corpus(name, *about.read(files), about.licence, sums)

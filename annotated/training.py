@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file, save_model
 from tqdm import tqdm
 
-from annotated.data import replacing
+from annotated.data import flush, replacing
 from annotated.optimization import label_smoothed_loss, learning_rate, optimizer
 
 __all__ = [
@@ -33,7 +33,6 @@ __all__ = [
     "update",
     "read_later",
     "stream",
-    "flush",
     "list_checkpoints",
     "discard",
     "prune",
@@ -170,16 +169,6 @@ def stream(batches, epoch=0, position=0):
         epoch, position = epoch + 1, 0
 
 
-def flush(path):
-    """Wait until a file, or the names in a folder, are safe from a power cut, on the disk."""
-    if os.name == "posix":  # elsewhere folders cannot be opened
-        number = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
-
-
 def list_checkpoints(folder):
     """The checkpoints in a training folder, oldest first; what is half written is not seen."""
     return sorted(Path(folder, "checkpoints").glob("[0-9]*"))
@@ -250,9 +239,6 @@ def save_checkpoint(folder, model, adam, progress, keep=5, every=1):
             save_model(model, str(fresh / "model.safetensors"))
             save_file(moments, fresh / "adam.safetensors")
             (fresh / "progress.json").write_text(json.dumps(progress))
-            for path in (*fresh.iterdir(), fresh):
-                flush(path)
-        flush(checkpoints)
         prune(folder, keep, every)
 
 
@@ -355,7 +341,6 @@ class Log:
                 self.lines.append(line)
         with writing(folder), replacing(self.path) as fresh:
             fresh.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
-            flush(fresh)
 
     def add(self, **line):
         """Append a line."""
