@@ -162,8 +162,8 @@ def continuations(log_p, done, log_probs):
         log_probs: of every next token of each, (B, k, vocab).
 
     Returns:
-        (B, k) each: the log-probability of what was chosen, the place that it continues, and by
-        which token; infinity and any token for a finished one.
+        (B, k) each: the log-probability of what was chosen, the place that it continues, and
+        by which token; infinity and any token for a finished one.
     """
     best, token = log_probs.topk(min(log_probs.shape[1:]))  # (B, k, m)
     none = best.isnan() | done[..., None]  # (B, k, m)
@@ -213,14 +213,15 @@ class Beams:
         """
         # A float64 model's scores are float64, too.
         self.log_p, self.score = self.log_p.to(log_probs), self.score.to(log_probs)
-        self.end(log_probs[..., 0].isnan())  # the softmax of a row of -inf: no token may follow
+        self.end(log_probs[..., 0].isnan())  # the softmax of -inf alone: nothing may follow
         best, parent, token = continuations(self.log_p, self.done, log_probs)  # (B, k)
         for name in ("log_p", "score", "lengths"):
             setattr(self, name, getattr(self, name).gather(1, parent))
         self.log_p = torch.where(self.done, self.log_p, best)  # (B, k)
         token = token.masked_fill(self.done, pad)[..., None]  # (B, k, 1)
         same = parent[..., None].expand(-1, -1, self.length)  # (B, k, length)
-        self.tokens = torch.cat([self.tokens.gather(1, same), token], -1)  # (B, k, length + 1)
+        past = self.tokens.gather(1, same)  # (B, k, length)
+        self.tokens = torch.cat([past, token], -1)  # (B, k, length + 1)
         self.length += 1
         return parent
 
@@ -238,8 +239,8 @@ class Beams:
     def over(self, stop):
         """Which sentences need no further step, (B,)."""
         alive = self.log_p.masked_fill(self.done, -math.inf).amax(1)  # (B,)
-        longest = torch.as_tensor(self.penalty(self.limits)).to(alive)
-        attainable = torch.maximum(alive / self.penalty(self.length + 1), alive / longest)  # (B,)
+        longest = alive / torch.as_tensor(self.penalty(self.limits)).to(alive)  # (B,)
+        attainable = torch.maximum(alive / self.penalty(self.length + 1), longest)  # (B,)
         return (alive == -math.inf) | stop(self.score.amax(1), attainable)
 
     def keep(self, rows):
@@ -258,7 +259,7 @@ def grow(model, beams, ids, state):
     """Make one step of the search: ids, (B, beam), are the last tokens of the hypotheses.
 
     Returns:
-        The place that each hypothesis continues, (B, beam), and the state not yet arranged so.
+        The place that each hypothesis continues, (B, beam), and the state, not yet arranged so.
     """
     logits, state = model.step(ids.flatten(), state)  # (B * beam, vocab)
     logits = logits.float() if logits.dtype.itemsize < 4 else logits  # (B * beam, vocab)
@@ -299,7 +300,7 @@ def hypotheses(model, source, beam=4, penalty=length_penalty, max_len=None, stop
         beam: hypotheses a sentence.
         penalty: maps a length to the divisor of a log-probability, above 0.
         max_len: tokens of an output at most; default: its source's length + 50.
-        stop: says from the best and the best attainable score, (B,) each, what may stop early.
+        stop: tells from best and best attainable score, (B,) each, which sentences may stop.
 
     Returns:
         B lists of (ids, score), best first: no bos, eos last where it was reached.
@@ -310,8 +311,8 @@ def hypotheses(model, source, beam=4, penalty=length_penalty, max_len=None, stop
     limits = output_limits(model, source, max_len)  # (B,)
     check_search(beam, penalty, limits)
     with evaluating(model):
-        found, everyone = [None] * len(source), torch.arange(len(source), device=source.device)
-        beams = Beams(everyone, beam, limits, penalty)
+        everyone = torch.arange(len(source), device=source.device)  # (B,)
+        beams, found = Beams(everyone, beam, limits, penalty), [None] * len(source)
         state = widen(model.start(source), everyone, beam)
         ids = torch.full_like(beams.log_p, model.config.bos, dtype=torch.long)  # (B, beam)
         while len(beams.sources):
@@ -397,8 +398,8 @@ def packed(model):
     """
     parts = list(model.parameters())
     plain = all(p.device.type == "cpu" and p.dtype == torch.float32 for p in parts)
-    there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    if not (plain and there):
+    onednn, there = torch.ops.mkldnn, torch.backends.mkldnn.is_available()
+    if not (plain and there and hasattr(onednn, "_linear_pointwise")):
         return model
     model, made = deepcopy(model).eval(), {}
     for module in list(model.modules()):
@@ -416,7 +417,7 @@ def packed(model):
 
 
 def pieces(ids, limit, ends):
-    """Cut a list of identifiers into pieces of at most limit, behind one of the ends if it can."""
+    """Cut a list of identifiers into pieces of at most limit, behind one of the ends if any."""
     while len(ids) > limit:
         cut = next((i + 1 for i in range(limit - 1, 0, -1) if ids[i] in ends), limit)
         yield ids[:cut]
@@ -431,7 +432,7 @@ class Translator:
         model: anything with `start`, `step` and `config`; changed later, it needs a new
             Translator, because this one searches with a copy (see `packed`).
         vocabulary: anything with `encode` and `decode`.
-        longest: a line of more tokens is translated in pieces; the model has seen none so long.
+        longest: a line of more tokens is translated in pieces: the model has seen none so long.
     """
 
     def __init__(self, model, vocabulary, longest=200):
@@ -456,7 +457,7 @@ class Translator:
         """
         if isinstance(lines, str):
             raise TypeError("lines must be a list of strings, got one: put it in a list")
-        parts = [(number, piece) for number, line in enumerate(lines) for piece in self.cut(line)]
+        parts = [(n, piece) for n, line in enumerate(lines) for piece in self.cut(line)]
         order = sorted(range(len(parts)), key=lambda i: len(parts[i][1]), reverse=True)
         outputs, off = [""] * len(parts), None if progress and len(parts) > 100 else True
         with tqdm(total=len(parts), unit="line", disable=off) as bar:
@@ -473,8 +474,9 @@ class Translator:
         return [" ".join(texts) for texts in joined]
 
     def cut(self, line):
-        """The identifiers of a line, in pieces that end in eos; none for a line without content."""
-        eos, unk, encode = self.model.config.eos, self.model.config.unk, self.vocabulary.encode
+        """The identifiers of a line, in pieces that end in eos; no piece for an empty line."""
+        eos, unk = self.model.config.eos, self.model.config.unk
+        encode = self.vocabulary.encode
         if not line.strip():
             return []
         ids = [i for i in encode(" ".join(line.split())) if i != eos]
@@ -532,5 +534,6 @@ def load(folder, device="cpu"):
         load_model(model, str(folder / "model.safetensors"))
     except Exception as error:  # each library has errors of its own for a damaged file
         why = re.sub(r"\s+", " ", str(error))[:200]
-        raise ValueError(f"{folder} holds no model that fits its config.json: {why}") from error
+        said = f"{folder} holds no model that fits its config.json: {why}"
+        raise ValueError(said) from error
     return Translator(model.to(device).eval(), load_vocabulary(folder))

@@ -1,6 +1,6 @@
 """What bounds our searches on a CPU: how much of their time do the matrix products alone take?
 
-    python benchmarks/11_bound.py [--rounds 7] [--threads 2] [--out results/11-bound]
+    python benchmarks/11_bound.py [--rounds 7] [--threads 1] [--out results/11-bound]
 
 The searches of 11_decoding.py: the base model's sizes with random weights, packed, 16 sentences of 30 tokens, 40 new
 tokens each, greedy and with a beam of 4. Every call of a linear layer in a search is noted with the shape of its
@@ -58,7 +58,7 @@ def again(calls):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("results/11-bound"))
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
