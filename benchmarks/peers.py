@@ -113,7 +113,7 @@ class TorchTransformer(nn.Module):
 
     def forward(self, source, target):
         padding = source == self.config.pad
-        causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1], target.device)
         x = self.transformer(
             self.embed(source), self.embed(target), tgt_mask=causal, src_key_padding_mask=padding,
             memory_key_padding_mask=padding, tgt_is_causal=True,

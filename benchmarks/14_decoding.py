@@ -1,0 +1,127 @@
+"""How many sentences a second does base translate on a GPU, beside MarianMT and CTranslate2?
+
+    python benchmarks/14_decoding.py [--rounds 5] [--batch 128] [--device cuda] [--out results/14-decoding]
+
+The base model's sizes with random weights, batches of 128 sentences of 30 tokens, 40 new tokens each, greedy and with
+a beam of 4. All sides get the same weights; in float32 all must write the same tokens before anything is timed, and
+in 16 bits it is recorded how many sentences are the same. Length penalty 0 and a forced length leave no room for
+different rules. What cannot be imported, or fails, is recorded with its reason.
+Writes run.json and scores.json, after each search.
+"""
+
+import argparse
+import math
+import tempfile
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+
+import on_gpu
+import torch
+from peers import ctranslate2_folder, marian, summary, take_turns
+
+from annotated.decoding import beam_search, greedy
+from annotated.gpu import fuse
+from annotated.transformer import Transformer
+
+S = 30
+
+
+class Endless(Transformer):
+    """Never says eos, so that every output has the full length."""
+
+    def step(self, ids, state):
+        logits, state = super().step(ids, state)
+        return logits.index_fill(-1, torch.tensor([self.config.eos], device=logits.device), -math.inf), state
+
+
+def ours(model, length, source, beam):
+    if beam == 1:
+        return greedy(model, source, max_len=length)
+    return beam_search(model, source, beam, alpha=0.0, max_len=length)
+
+
+@torch.inference_mode()
+def of_marian(model, length, source, beam):
+    lengths = {"min_new_tokens": length, "max_new_tokens": length}
+    rules = {"num_beams": beam, "do_sample": False, **({"length_penalty": 0.0} if beam > 1 else {})}
+    made = model.generate(source, attention_mask=source != model.config.pad_token_id, **lengths, **rules)
+    return [row[1 : 1 + length].tolist() for row in made]
+
+
+def of_ctranslate2(translator, names, length, source, beam):
+    rules = {"beam_size": beam, "length_penalty": 0.0, "max_batch_size": len(source)}
+    lines = [[names[i] for i in row] for row in source.tolist()]
+    made = translator.translate_batch(lines, min_decoding_length=length, max_decoding_length=length, **rules)
+    ids = {name: i for i, name in enumerate(names)}
+    return [[ids[token] for token in result.hypotheses[0]] for result in made]
+
+
+def sides(model, options):
+    """name -> function of source and beam; and name -> why one is missing."""
+    found, missing, length, device = {}, {}, options.length, options.device
+    found["ours, plain"] = partial(ours, deepcopy(model).to(device), length)
+    found["ours, fused"] = partial(ours, fuse(deepcopy(model)).to(device), length)
+    found["ours, fused, bfloat16"] = partial(ours, fuse(deepcopy(model)).to(device, torch.bfloat16), length)
+    try:
+        found["MarianMT"] = partial(of_marian, marian(model).to(device), length)
+        found["MarianMT, bfloat16"] = partial(of_marian, marian(model).to(device, torch.bfloat16), length)
+    except ImportError as error:
+        missing["MarianMT"] = str(error)
+    try:
+        import ctranslate2
+
+        kind = torch.device(device).type
+        with tempfile.TemporaryDirectory() as folder:
+            names = ctranslate2_folder(model, folder)
+            for precision in ("float32", *(["bfloat16"] if kind == "cuda" else [])):
+                translator = ctranslate2.Translator(folder, device=kind, compute_type=precision)
+                name = "CTranslate2" + ("" if precision == "float32" else ", bfloat16")
+                found[name] = partial(of_ctranslate2, translator, names, length)
+    except (ImportError, RuntimeError, ValueError) as error:
+        missing["CTranslate2"] = str(error)[:300]
+    return found, missing
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    on_gpu.add_options(parser, "results/14-decoding")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--length", type=int, default=40, help="new tokens a sentence")
+    parser.set_defaults(sizes=["base"])
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    config = replace(on_gpu.CONFIGS[options.sizes[0]], eps_norm=1e-5)  # CTranslate2 and Marian: eps 1e-5
+    model = Endless(config).eval()
+    source = torch.randint(4, config.vocab, (options.batch, S)).to(options.device)
+    source[:, -1] = config.eos
+    scores = on_gpu.done_before(options.out)
+    scores |= {"sentences": options.batch, "source tokens": S, "new tokens": options.length}
+    searches, missing = sides(model, options)
+    for beam, name in ((1, "greedy"), (4, "beam 4")):
+        if name in scores:
+            continue
+        made = {}
+        for side, search in list(searches.items()):
+            try:
+                made[side] = search(source, beam)
+            except Exception as error:
+                missing[side] = " ".join(str(error).split())[:300]
+                searches.pop(side)
+        plain = made["ours, plain"]
+        same = {side: sum(a == b for a, b in zip(outputs, plain)) / len(plain) for side, outputs in made.items()}
+        wrong = [side for side, share in same.items() if share < 0.97 and "bfloat16" not in side]
+        if wrong:
+            raise SystemExit(f"{name}: {', '.join(wrong)} write other tokens than ours; nothing was timed")
+        turns = {side: partial(search, source, beam) for side, search in searches.items()}
+        rows = summary(take_turns(turns, options.rounds, name), "ours, fused, bfloat16")
+        for side, row in rows.items():
+            row |= {"sentences a second": round(len(source) / row["median"], 1), "same as plain": round(same[side], 3)}
+            print(f"{name}: {side:24} {row['sentences a second']:8} sentences/s, same {same[side]:.0%}", flush=True)
+        scores |= {name: rows, "missing": missing}
+        on_gpu.write(options.out, scores, config=config)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Is our training fast beside other implementations, on a GPU, compiled and not?
+
+    python benchmarks/14_peers.py [--sizes base big] [--rounds 10] [--device cuda] [--out results/14-peers]
+
+Ours, torch.nn.Transformer and x-transformers' XTransformer get the same weights and must give the same logits; then
+all train without dropout, so that all compute the same, on the same padded batches of 25,000 tokens a side, with
+bfloat16 autocast and fused Adam, each once as it is and once through torch.compile, taking turns.
+Ours is timed plain (chapter 10) and by chapter 14's rungs. Writes run.json and scores.json after each size; what
+cannot be imported or fails is recorded with its reason.
+"""
+
+import argparse
+from dataclasses import replace
+from importlib.metadata import version
+
+import on_gpu
+import torch
+from peers import TorchTransformer, X, summary, torch_weights, x_weights
+
+from annotated.data import Batches
+from annotated.optimization import optimizer
+from annotated.transformer import Transformer
+
+OURS = "ours"
+
+
+def sides(config, options):
+    """name -> (model, update), all with the same weights; and name -> why one is missing."""
+    found, missing = {}, {}
+    torch.manual_seed(0)
+    ours = Transformer(config)
+    chosen = on_gpu.settings("batches made ahead")
+    for name, change in ((OURS, {"compile": True}), ("ours, not compiled", {}), ("ours, plain", None)):
+        model = Transformer(config)
+        model.load_state_dict(ours.state_dict())
+        changes = {"precision": "bfloat16"} if change is None else chosen | change
+        model = model.to(options.device)
+        found[name] = model, on_gpu.prepare(model, changes, options.device, options.backend)
+    for name, kind, copy in (("torch.nn.Transformer", TorchTransformer, torch_weights), ("XTransformer", X, x_weights)):
+        for compile_ in (False, True):
+            label = f"{name}, compiled" if compile_ else name
+            try:
+                model = kind(config)
+                copy(ours, model)
+                model = model.to(options.device)
+                if compile_:
+                    model.compile(dynamic=True, backend=options.backend)
+                found[label] = model, on_gpu.prepare(model, {"precision": "bfloat16"}, options.device)
+            except ImportError as error:
+                missing[label] = str(error)
+    return found, missing
+
+
+@torch.no_grad()
+def check_equal(found, batch):
+    """Refuse to time what does not compute the same in float32; returns the largest difference of a logit."""
+    logits = {name: model.eval()(*batch) for name, (model, _) in found.items() if "compiled" not in name}
+    for name, (model, _) in found.items():
+        model.train()
+        if name in logits:
+            torch.testing.assert_close(logits[name], logits["ours, plain"], rtol=1e-3, atol=1e-3)
+    return max((x - logits["ours, plain"]).abs().max().item() for x in logits.values())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    on_gpu.add_options(parser, "results/14-peers")
+    parser.add_argument("--rounds", type=int, default=10)
+    options = parser.parse_args()
+    scores = on_gpu.done_before(options.out)
+    for size in options.sizes:
+        if size in scores:
+            continue
+        config = replace(on_gpu.CONFIGS[size], P_drop=0.0, eps_norm=1e-5)  # both others: eps 1e-5
+        pairs = on_gpu.drawn_pairs(options.tokens * options.batches, config.vocab)
+        batches = list(Batches(pairs, options.tokens, options.tokens)())
+        found, missing = sides(config, options)
+        source, target = (ids[:8].to(options.device) for ids in batches[0])
+        rows = {"largest difference of a logit": check_equal(found, (source, target[:, :-1]))}
+        adams = {name: optimizer(model) for name, (model, _) in found.items()}
+        runs = {name: turn(model, adams[name], update, batches, options.device) for name, (model, update) in found.items()}
+        for name, run in list(runs.items()):  # warm up, which compiles
+            try:
+                run()
+            except Exception as error:
+                missing[name] = " ".join(str(error).split())[:300]
+                del runs[name]
+        times = take_turns(runs, options.rounds)
+        tokens = sum(len(t) for _, t in pairs)
+        rows |= {name: row | {"tokens a second": round(tokens / row["median"])} for name, row in summary(times, OURS).items()}
+        scores[size] = rows | {"missing": missing}
+        versions = {} if "XTransformer" in missing else {"x-transformers": version("x-transformers")}
+        on_gpu.write(options.out, scores, versions)
+        for name in times:
+            print(f"{size}: {name:32} {rows[name]['tokens a second']:,} tokens/s, {rows[name]['times as long as ours']}")
+
+
+def turn(model, adam, update, batches, device):
+    """A function that trains on all batches once and waits for the end."""
+    adam.param_groups[0]["lr"] = 1e-5
+
+    def run():
+        for batch in batches:
+            update(model, adam, [batch])
+        if torch.device(device).type == "cuda":
+            torch.cuda.synchronize()
+
+    return run
+
+
+def take_turns(runs, rounds):
+    """name -> seconds of each round; the programs are compiled already."""
+    import time
+
+    times = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            began = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - began)
+    return times
+
+
+if __name__ == "__main__":
+    main()

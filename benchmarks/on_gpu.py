@@ -1,0 +1,221 @@
+"""What the benchmarks of chapter 14 share: pairs to train on, the rungs of the ladder, and their timing.
+
+Not a benchmark itself. Everything runs on a CPU, too, at tiny size, for a trial.
+"""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from annotated.data import Batches, make_batch, replacing
+from annotated.gpu import (
+    FastNorm,
+    FastUpdate,
+    Objective,
+    Passes,
+    Prefetch,
+    Recorded,
+    StaticBatches,
+    compiled,
+    fuse,
+    fused_attention,
+    loss_piece,
+    precision_context,
+    training_flops,
+)
+from annotated.layers import LayerNorm
+from annotated.optimization import label_smoothed_loss, learning_rate
+from annotated.training import provenance, read_later, stream
+from annotated.transformer import BASE, BIG, TINY, Transformer
+
+CONFIGS = {"base": BASE, "big": BIG, "tiny": replace(TINY, vocab=503)}
+
+# Each rung changes one thing and keeps what came before it.
+RUNGS = {
+    "float32, plain": {},
+    "TF32": {"precision": "tf32"},
+    "bfloat16 autocast": {"precision": "bfloat16"},
+    "fused attention": {"attention": True},
+    "norms in one kernel, 16-bit sums": {"norms": True},
+    "fused optimizer": {"optimizer": True},
+    "loss in pieces": {"pieces": True},
+    "batches made ahead": {"ahead": True},
+    "compiled layers": {"compile": True},
+    "few shapes": {"static": True},
+    "CUDA graphs": {"record": True},
+}
+# Beside the ladder: CUDA graphs without the compiler.
+ASIDE = {"CUDA graphs, not compiled": {"static": True, "record": True}}
+
+
+def settings(rung):
+    """All changes up to a rung, as a dict."""
+    chosen = {}
+    for name, change in RUNGS.items():
+        chosen |= change
+        if name == rung:
+            return chosen
+    if rung in ASIDE:
+        return settings("batches made ahead") | ASIDE[rung]
+    raise ValueError(f"no rung {rung!r}: there are {', '.join([*RUNGS, *ASIDE])}")
+
+
+def drawn_pairs(tokens, vocab, seed=0):
+    """Pairs of random identifiers with about so many target tokens, lengths as sentences have them.
+
+    Lengths are log-normal around e^3.1, 2 to 120, the two sides of a pair alike: a choice of ours, not a corpus.
+    """
+    generator, pairs, total = torch.Generator().manual_seed(seed), [], 0
+    while total < tokens:
+        noise = torch.randn(1000, 2, generator=generator)
+        drawn = (3.1 + 0.5 * noise[:, :1] + torch.tensor([0.0, 0.12]) * noise).exp().clamp(2, 120).long()
+        for s, t in drawn.tolist():
+            ids = torch.randint(4, vocab, (s + t - 2,), generator=generator).tolist()
+            pairs.append(([*ids[: s - 1], 2], [*ids[s - 1 :], 2]))
+            total += t
+            if total >= tokens:
+                break
+    return pairs
+
+
+class Plain:
+    """Chapter 10's update without chapter 14's functions, but in a precision of its own and any optimizer."""
+
+    def __init__(self, context):
+        self.context = context
+
+    def __call__(self, model, adam, batches):
+        (source, target), = batches
+        tokens = (target[:, 1:] != 0).sum().item()
+        source, target = source.to(here := next(model.parameters()).device), target.to(here)
+        adam.zero_grad()
+        with self.context():
+            logits = model(source, target[:, :-1])
+            loss = label_smoothed_loss(logits, target[:, 1:], model.config.eps_ls, 0, "sum") / tokens
+        loss.backward()
+        adam.step()
+        return loss.detach(), tokens
+
+
+def prepare(model, chosen, device, backend="inductor"):
+    """An update with the chosen changes; the model is changed in place."""
+    context = precision_context(chosen.get("precision", "float32"), device)
+    if chosen.get("attention") and not chosen.get("norms"):
+        fuse(model)
+        for module in list(model.modules()):  # this rung leaves the norms as they are
+            for name, child in list(module.named_children()):
+                if type(child) is FastNorm:
+                    norm = LayerNorm(len(child.gain), child.eps)
+                    norm.gain, norm.bias = child.gain, child.bias
+                    setattr(module, name, norm)
+    if not chosen.get("norms"):
+        return Plain(context)
+    fuse(model)
+    compute = loss_piece
+    if chosen.get("compile"):
+        compiled(model, backend=backend)
+        compute = torch.compile(loss_piece, dynamic=True, backend=backend)
+    rows = 4096 if chosen.get("pieces") else 1 << 40
+    kind = Recorded if chosen.get("record") else Passes
+    return FastUpdate(kind(Objective(model, rows, compute), context))
+
+
+def adam_for(model, chosen):
+    fused = bool(chosen.get("optimizer"))
+    return torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=fused)
+
+
+def gradient_error(config, chosen, device, backend, tokens=600):
+    """Relative distance of a rung's gradients to those of chapter 10 in float32, without dropout."""
+    found = []
+    batch = make_batch(drawn_pairs(tokens, config.vocab, 1))
+    for settings_ in ({}, chosen):
+        torch.manual_seed(0)
+        model = Transformer(replace(config, P_drop=0.0)).to(device)
+        prepare(model, settings_, device, backend)(model, adam_for(model, settings_), [batch])
+        found.append(torch.cat([p.grad.flatten().float() for p in model.parameters()]))
+    return ((found[1] - found[0]).norm() / found[0].norm()).item()
+
+
+def measure(config, chosen, device, tokens=25_000, batches=24, seconds=5.0, backend="inductor"):
+    """Train with the chosen changes: every batch once to warm up, then whole epochs for about so many seconds.
+
+    Returns:
+        dict for a record; tokens are target tokens without padding.
+    """
+    row = {"gradients differ by": round(gradient_error(config, chosen, device, backend), 6)}
+    torch.manual_seed(0)
+    model = Transformer(config).to(device).train()
+    adam, update = adam_for(model, chosen), prepare(model, chosen, device, backend)
+    pairs = drawn_pairs(tokens * batches, config.vocab)
+    feed = (StaticBatches if chosen.get("static") else Batches)(pairs, tokens, tokens)
+    count, real = len(feed.plan()), sum(len(t) for _, t in pairs)
+    needed = sum(training_flops(config, len(s), len(t)) for s, t in pairs)
+    coming = stream(Prefetch(feed) if chosen.get("ahead") else feed)
+    cuda = torch.device(device).type == "cuda"
+    synchronize = torch.cuda.synchronize if cuda else lambda: None
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+    step, waiting = 0, None
+
+    def epoch():
+        nonlocal step, waiting
+        for _ in range(count):
+            step += 1
+            for group in adam.param_groups:
+                group["lr"] = learning_rate(step, config.d_model)
+            source, target, _ = next(coming)
+            loss, _ = update(model, adam, [(source, target)])
+            waiting, last = read_later(loss), waiting
+            if last:
+                last()  # one update late, as in a training
+        synchronize()
+
+    began = time.perf_counter()
+    epoch()
+    row |= {"warm-up, seconds": round(time.perf_counter() - began, 1), "loss after an epoch": round(waiting(), 3)}
+    began, epochs = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        epoch()
+        epochs += 1
+    spent = time.perf_counter() - began
+    row |= {
+        "tokens a second": round(epochs * real / spent), "milliseconds an update": round(1e3 * spent / epochs / count, 2),
+        "operations a second": epochs * needed / spent, "updates timed": epochs * count,
+        "padding": round(1 - real / sum((t.shape[1] - 1) * len(t) for _, t in feed()), 3),
+        "memory, GiB": round(torch.cuda.max_memory_allocated() / 2**30, 2) if cuda else None,
+    }
+    return row
+
+
+def write(folder, scores, versions=None, **about):
+    """run.json and scores.json, each whole or not at all; run.json is that of the first call."""
+    run = provenance(seed=0, **about)
+    run["versions"] |= versions or {}
+    for name, content in (("run.json", run), ("scores.json", scores)):
+        if name == "run.json" and (Path(folder) / name).exists():
+            continue
+        with replacing(Path(folder, name)) as fresh:
+            fresh.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def done_before(folder):
+    """The scores that a record already holds."""
+    path = Path(folder, "scores.json")
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def add_options(parser, out):
+    """The options that all these programs share."""
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", default=default)
+    parser.add_argument("--sizes", nargs="+", choices=CONFIGS, default=["base", "big"])
+    parser.add_argument("--tokens", type=int, default=25_000, help="of each side in an update, at most")
+    parser.add_argument("--batches", type=int, default=24, help="different batches")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of timing, about")
+    parser.add_argument("--backend", default="inductor", help="of torch.compile; eager for a trial")
+    parser.add_argument("--out", type=Path, default=Path(out))
+

@@ -1,0 +1,518 @@
+"""The fast forms beside the plain ones; batches of few shapes; and several processes that must make the updates of one."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch._dynamo
+from shapes import checked, unseen
+
+from annotated import gpu
+from annotated.attention import additive_attention, scaled_dot_product_attention
+from annotated.data import Batches, make_batch
+from annotated.layers import LayerNorm
+from annotated.masks import causal_mask
+from annotated.multihead import AttentionDropout
+from annotated.optimization import label_smoothed_loss, optimizer
+from annotated.training import Recipe, Run, train, update
+from annotated.transformer import TINY, Transformer
+
+SMALL = replace(TINY, vocab=23, d_model=12, h=3, d_ff=19, N=2, P_drop=0.0)
+close = partial(torch.testing.assert_close, atol=1e-5, rtol=1e-4)
+
+
+def model_of(**changes):
+    torch.manual_seed(0)
+    return Transformer(replace(SMALL, **changes))
+
+
+def some_pairs(count=40, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    sizes = torch.randint(1, 12, (count, 2), generator=draw).tolist()
+    return [tuple([*torch.randint(4, 23, (n,), generator=draw).tolist(), 2] for n in pair) for pair in sizes]
+
+
+def gradients(model):
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+# ---- attention
+
+
+@pytest.mark.parametrize("axes", [(), (5,), (2, 3)])
+@pytest.mark.parametrize("hidden", ["nothing", "some", "whole rows"])
+def test_fused_attention_is_attention(axes, hidden):
+    torch.manual_seed(1)
+    Q, K, V = (torch.randn(*axes, n, w, requires_grad=True) for n, w in ((7, 5), (11, 5), (11, 13)))
+    mask = None if hidden == "nothing" else torch.rand(7, 11) < 0.5
+    if hidden == "whole rows":
+        mask[2] = mask[5] = False
+    found = []
+    for attend in (scaled_dot_product_attention, gpu.fused_attention):
+        out = attend(Q, K, V, mask)
+        found.append([out, *torch.autograd.grad(out.square().sum(), (Q, K, V))])
+    for plain, fast in zip(*found, strict=True):
+        assert fast.isfinite().all()
+        close(fast, plain)
+    if hidden == "whole rows":
+        assert (found[1][0][..., [2, 5], :] == 0).all()
+
+
+def test_a_padding_mask_hides_a_whole_sentence_without_harm():
+    Q, K, V = (torch.randn(2, 3, 4, 5, requires_grad=True) for _ in range(3))
+    mask = torch.ones(2, 1, 1, 4, dtype=torch.bool)
+    mask[1] = False
+    out = gpu.fused_attention(Q, K, V, mask)
+    out.sum().backward()
+    assert (out[1] == 0).all() and all(x.grad.isfinite().all() and (x.grad[1] == 0).all() for x in (Q, K, V))
+
+
+def test_causal_attention_is_attention_under_the_causal_mask():
+    Q, K, V = torch.randn(3, 2, 3, 7, 5)
+    close(gpu.fused_causal_attention(Q, K, V, causal_mask(7)), scaled_dot_product_attention(Q, K, V, causal_mask(7)))
+    close(gpu.fused_causal_attention(Q[..., :1, :], K, V), scaled_dot_product_attention(Q[..., :1, :], K, V))
+
+
+@pytest.mark.parametrize("mask", [causal_mask(5) | True, causal_mask(5).T, causal_mask(5)[None, None, -1:], causal_mask(4)])
+def test_causal_attention_refuses_another_mask(mask):
+    with pytest.raises(ValueError, match=r"causal_mask\(5\)"):
+        gpu.fused_causal_attention(*torch.randn(3, 2, 3, 5, 4), mask)
+
+
+@pytest.mark.parametrize(
+    "mask, error, message",
+    [
+        (torch.ones(7, 11), TypeError, "boolean"),
+        (torch.ones(7, 5, dtype=torch.bool), ValueError, "broadcast"),
+        (torch.ones(1, 2, 3, 7, 11, dtype=torch.bool), ValueError, "broadcast"),
+    ],
+)
+def test_fused_attention_refuses_what_plain_attention_refuses(mask, error, message):
+    Q, K, V = torch.randn(2, 3, 7, 5), torch.randn(2, 3, 11, 5), torch.randn(2, 3, 11, 5)
+    for attend in (scaled_dot_product_attention, gpu.fused_attention):
+        with pytest.raises(error, match=message):
+            attend(Q, K, V, mask)
+    with pytest.raises(ValueError, match="width"):
+        gpu.fused_attention(Q, K[..., :3], V)
+
+
+# ---- the model
+
+
+def test_a_fused_model_is_the_model():
+    plain = model_of(P_drop_attention=0.1).eval()
+    fast = gpu.fuse(deepcopy(plain))
+    source, target = make_batch(some_pairs(5))
+    close(fast(source, target), plain(source, target))
+    assert list(fast.state_dict()) == list(plain.state_dict())
+    assert not any(type(m) is LayerNorm for m in fast.modules())
+    layer = fast.decoder.layers[1]
+    inner = [a.attention.attention for a in (layer.self_attention, layer.cross_attention)]
+    assert inner == [gpu.fused_causal_attention, gpu.fused_attention]
+    assert isinstance(layer.cross_attention.attention, AttentionDropout) and layer.cross_attention.attention.P_drop == 0.1
+    ids, state, old = target[:, 0], fast.start(source), plain.start(source)
+    for t in range(3):
+        logits, state = fast.step(target[:, t], state)
+        expected, old = plain.step(target[:, t], old)
+        close(logits, expected)
+    assert ids.eq(1).all()
+
+
+def test_another_attention_is_left_alone():
+    v = torch.randn(4)
+    model = Transformer(SMALL, partial(additive_attention, v=v))
+    before = model.encoder.layers[0].self_attention.attention
+    assert gpu.fuse(model).encoder.layers[0].self_attention.attention is before
+
+
+def test_a_norm_keeps_precision_under_autocast_and_refuses_another_width():
+    norm, plain = gpu.FastNorm(16), LayerNorm(16)
+    x = 3 + torch.randn(5, 16)
+    close(norm(x), plain(x))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert norm(x.bfloat16()).dtype == torch.bfloat16 and norm(x).dtype == torch.float32
+    with pytest.raises(ValueError, match="16"):
+        norm(torch.randn(5, 1))
+
+
+def test_precisions():
+    assert gpu.precision_context("bfloat16", "cpu")().fast_dtype == torch.bfloat16
+    gpu.precision_context("tf32", "cpu")
+    assert torch.get_float32_matmul_precision() == "high"
+    gpu.precision_context("float32", "cpu")
+    assert torch.get_float32_matmul_precision() == "highest"
+    with pytest.raises(ValueError, match="float8"):
+        gpu.precision_context("float8", "cpu")
+
+
+def test_gradients_in_bfloat16_are_near_those_in_float32_and_weights_stay():
+    batches, found = [make_batch(some_pairs(30))], []
+    for name in ("float32", "bfloat16"):
+        model = gpu.fuse(model_of())
+        passes = gpu.Passes(gpu.Objective(model), gpu.precision_context(name, "cpu"))
+        gpu.FastUpdate(passes)(model, optimizer(model), batches)
+        assert all(p.dtype == p.grad.dtype == torch.float32 for p in model.parameters())
+        found.append(gradients(model))
+    error = (found[1] - found[0]).norm() / found[0].norm()
+    assert 1e-4 < error < 0.05
+
+
+# ---- the loss
+
+
+@pytest.mark.parametrize("rows", [1, 4, 13, 26, 100])
+@pytest.mark.parametrize("eps", [0.0, 0.1])
+def test_the_loss_in_pieces_is_the_loss(rows, eps):
+    torch.manual_seed(2)
+    x, W = (torch.randn(*s, dtype=torch.double, requires_grad=True) for s in ((2, 13, 5), (17, 5)))
+    target = torch.randint(0, 17, (2, 13))
+    target[1, 7:] = 0
+    expected = label_smoothed_loss(x @ W.T, target, eps, 0, "sum")
+    found = gpu.chunked_loss(x, W, target, gpu.Pieces(eps, 0, rows))
+    close(found, expected)
+    for a, b in zip(torch.autograd.grad(3 * found, (x, W)), torch.autograd.grad(3 * expected, (x, W)), strict=True):
+        close(a, b)
+
+
+def test_the_loss_in_pieces_never_holds_all_logits():
+    seen = []
+
+    def watch(x, W, *rest):
+        seen.append(len(x))
+        return gpu.loss_piece(x, W, *rest)
+
+    x, W = torch.randn(100, 8), torch.randn(11, 8)
+    gpu.chunked_loss(x, W, torch.randint(1, 11, (100,)), gpu.Pieces(rows=32, compute=watch))
+    assert seen == [32, 32, 32, 4]
+
+
+@pytest.mark.parametrize(
+    "x, W, target, rows, message",
+    [((3, 4), (5, 6), (3,), 8, "must be"), ((3, 4), (5, 4), (2,), 8, "must be"), ((3, 4), (5, 4), (3,), 0, "rows must be 1 or more, got 0")],
+)
+def test_the_loss_in_pieces_refuses(x, W, target, rows, message):
+    with pytest.raises(ValueError, match=message):
+        gpu.chunked_loss(torch.randn(x), torch.randn(W), torch.ones(target, dtype=torch.long), gpu.Pieces(rows=rows))
+
+
+@pytest.mark.parametrize("kind", [gpu.Passes, gpu.Recorded])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_fast_update_is_an_update(kind, count):
+    pairs = some_pairs(30)
+    batches = [make_batch(pairs[i::count]) for i in range(count)]
+    moved, losses = [], []
+    for fast in (False, True):
+        model = model_of()
+        adam = optimizer(model)
+        adam.param_groups[0]["lr"] = 1e-3
+        make = gpu.FastUpdate(kind(gpu.Objective(gpu.fuse(model), rows=50))) if fast else update
+        for _ in range(2):
+            loss, tokens = make(model, adam, batches)
+        assert tokens == sum(len(t) for _, t in pairs)
+        losses.append(loss)
+        moved.append(gradients(model))
+    close(losses[1], losses[0])
+    close(moved[1], moved[0])
+
+
+def test_a_fast_update_refuses_a_loss_that_is_not_finite():
+    model = model_of()
+    model.target_embedding.weight.data[5] = float("nan")
+    before = model.encoder.layers[0].feed_forward.W_1.weight.clone()
+    with pytest.raises(FloatingPointError, match="nan"):
+        gpu.FastUpdate(gpu.Passes(gpu.Objective(model)))(model, optimizer(model), [make_batch(some_pairs(30))])
+    assert torch.equal(model.encoder.layers[0].feed_forward.W_1.weight, before)
+
+
+# ---- batches
+
+
+def test_few_shapes_hold_every_pair_once_within_the_budget():
+    pairs = some_pairs(200)
+    plain, few = Batches(pairs, 64, 64, seed=3), gpu.StaticBatches(pairs, 64, 64, seed=3)
+
+    def sentences(batches):
+        rows = [(s, t) for a, b in batches for s, t in zip(a.tolist(), b.tolist(), strict=True)]
+        clean = [(tuple(i for i in s if i), tuple(i for i in t if i)) for s, t in rows]
+        return sorted(pair for pair in clean if pair != ((2,), (1,)))
+
+    assert sentences(few(1)) == sentences(plain(1))
+    shapes = {(a.shape, b.shape) for a, b in few(1)}
+    assert shapes == {((8, 8), (8, 9)), ((4, 16), (4, 17))}
+    assert len(list(few(1))) - len(list(few(1, 4))) == 4
+    for multiple in (0, -8):
+        with pytest.raises(ValueError, match=f"multiple must be 1 or more, got {multiple}"):
+            gpu.StaticBatches(pairs, 64, 64, multiple=multiple)
+    with pytest.raises(ValueError, match="budget"):
+        list(gpu.StaticBatches(pairs, 12, 12)())  # 9 to 12 tokens fit, 16 do not
+
+
+def test_rows_that_fill_up_change_no_gradient():
+    pairs, found = some_pairs(3), []
+    for batch in (make_batch(pairs), next(gpu.StaticBatches(pairs, 96, 96)())):
+        model = gpu.fuse(model_of())
+        gpu.FastUpdate(gpu.Passes(gpu.Objective(model)))(model, optimizer(model), [batch])
+        found.append(gradients(model))
+    close(*found)
+
+
+def test_batches_made_ahead_are_the_batches():
+    batches = Batches(some_pairs(), 40, 40)
+    for place in ((0, 0), (2, 3)):
+        plain, ahead = list(batches(*place)), list(gpu.Prefetch(batches, ahead=3)(*place))
+        assert len(plain) == len(ahead) and all(torch.equal(a[i], b[i]) for a, b in zip(plain, ahead) for i in (0, 1))
+    assert list(gpu.Prefetch(lambda epoch, position: [])()) == []
+    with pytest.raises(ValueError, match="ahead must be 1 or more, got 0"):
+        gpu.Prefetch(batches, 0)
+
+
+def test_batches_are_made_ahead_and_no_further():
+    asked = []
+
+    def slow(epoch, position):
+        for n in range(20):
+            asked.append(n)
+            yield torch.tensor(n), torch.tensor(n)
+
+    coming = gpu.Prefetch(slow, ahead=4)()
+    next(coming)
+    limit = time.monotonic() + 5
+    while len(asked) < 5 and time.monotonic() < limit:
+        time.sleep(0.01)
+    assert len(asked) == 5
+    coming.close()
+
+
+def test_an_error_in_a_batch_arrives_in_its_place():
+    def broken(epoch, position):
+        yield torch.tensor(1), torch.tensor(1)
+        raise KeyError("lost")
+
+    coming = gpu.Prefetch(broken)()
+    next(coming)
+    with pytest.raises(KeyError, match="lost"):
+        next(coming)
+
+
+# ---- compilation
+
+
+def test_layers_share_a_program_for_all_shapes():
+    torch._dynamo.reset()
+    programs = []
+
+    def count(graph, inputs):
+        programs.append(graph)
+        return graph.forward
+
+    model = gpu.fuse(model_of(N=3)).eval()
+    plain = deepcopy(model)
+    gpu.compiled(model, backend=count)
+    for n in (5, 9, 14):
+        ids = torch.randint(4, 23, (2, n))
+        close(model(ids, ids), plain(ids, ids))
+    assert len(programs) == 2
+    torch._dynamo.reset()
+
+
+def test_compiling_touches_every_layer_and_no_name():
+    model = model_of()
+    names = list(model.state_dict())
+    assert gpu.compiled(model) is model and list(model.state_dict()) == names
+    layers = [*model.encoder.layers, *model.decoder.layers]
+    assert all(layer._compiled_call_impl is not None for layer in layers)
+
+
+# ---- work
+
+
+def test_operations_are_those_that_torch_counts():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    config = replace(SMALL, d_k=5, d_v=3)
+    model, ids = Transformer(config), torch.randint(4, 23, (3, 13))
+    with FlopCounterMode(display=False) as counter:
+        label_smoothed_loss(model(ids[:, :7], ids[:, :-1]), ids[:, 1:]).backward()
+    assert counter.get_total_flops() == 3 * gpu.training_flops(config, 7, 12)
+    both = gpu.products(config, torch.tensor([7, 2]), torch.tensor([12, 3]))
+    assert both.tolist() == [gpu.products(config, 7, 12), gpu.products(config, 2, 3)]
+
+
+def test_ceilings_leave_the_precision_as_it_was():
+    before = torch.get_float32_matmul_precision()
+    rates = gpu.ceilings("cpu", n=64, seconds=0.01)
+    assert set(rates) == {"float32", "copy"} and min(rates.values()) > 0
+    assert torch.get_float32_matmul_precision() == before
+
+
+# ---- several processes
+
+
+def start_two(function, folder, *arguments):
+    "Call a function of this file in two processes, each with (rank, *arguments); wait, and check both."
+    code = f"import sys; sys.path[:0] = {sys.path!r}; import test_gpu; test_gpu.{function}(*{list(map(str, arguments))!r})"
+    quiet = os.environ | {"OMP_NUM_THREADS": "1"}
+    meet = f"file://{folder}/meet"
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], env=quiet | {"RANK": str(r), "MEET": meet}, stderr=subprocess.PIPE, text=True)
+        for r in (0, 1)
+    ]
+    for process in started:
+        said = process.communicate(timeout=120)[1]
+        assert process.returncode == 0, said[-2000:]
+
+
+def team_here():
+    torch.set_num_threads(1)
+    rank = int(os.environ["RANK"])
+    torch.distributed.init_process_group("gloo", init_method=os.environ["MEET"], rank=rank, world_size=2)
+    return gpu.Team(rank, 2)
+
+
+def run_of(team, folder, **changes):
+    "A training of six updates of four batches each, as `train` gets it from the command line."
+    options = SimpleNamespace(device="cpu", precision=None, compile=False)
+    recipe = Recipe(**{"steps": 6, "warmup": 2, "accumulate": 4, "save_every": 3, "seed": 5} | changes)
+    model = model_of()
+    start = partial(gpu.make_run, options=options, team=team)
+    log = train(model, recipe, Batches(some_pairs(60), 30, 30), folder if team.rank == 0 else None, start=start)
+    return model, log
+
+
+def in_two_processes(folder):
+    "Whatever needs two processes, at once, because starting them takes longer."
+    team = team_here()
+    assert team.agree(team.rank == 1) is True and team.agree(False) is False
+    parts = team.mine(list(range(6)))
+    assert parts == [[0, 2, 4], [1, 3, 5]][team.rank]
+    model, log = run_of(team, f"{folder}/two")
+    model_begun, _ = run_of(team, f"{folder}/begun")  # one process has made three updates of these
+    if team.rank == 0:
+        torch.save([model.state_dict(), model_begun.state_dict(), [line["loss"] for line in log]], f"{folder}/found.pt")
+        assert not log[0]["loss"] != log[0]["loss"]
+    torch.manual_seed(0)
+    sharded = gpu.shard(gpu.Objective(gpu.fuse(model_of())), team)
+    (sharded(*make_batch(some_pairs(30)[team.rank :: 2])) * 2).backward()
+    held = sum(p.to_local().numel() for p in sharded.parameters())
+    whole = [p.grad.full_tensor().flatten() for p in sharded.parameters()]
+    if team.rank == 0:
+        torch.save([held, whole], f"{folder}/sharded.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_make_the_training_of_one(tmp_path):
+    plain = model_of()
+    recipe = Recipe(steps=6, warmup=2, accumulate=4, save_every=3, seed=5)
+    lines = train(plain, recipe, Batches(some_pairs(60), 30, 30), tmp_path / "one")
+    run_of(gpu.Team(), tmp_path / "begun", steps=3)
+    start_two("in_two_processes", tmp_path, tmp_path)
+    two, begun, losses = torch.load(tmp_path / "found.pt")
+    close(torch.tensor(losses), torch.tensor([line["loss"] for line in lines]))
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(two[name], value, atol=1e-4, rtol=1e-3)
+        torch.testing.assert_close(begun[name], value, atol=1e-4, rtol=1e-3)
+    resumed = [json.loads(line)["step"] for line in (tmp_path / "begun/log.jsonl").read_text().splitlines()]
+    assert resumed == [1, 2, 3, 4, 5, 6]
+    again, _ = run_of(gpu.Team(), tmp_path / "two", steps=8)  # begun by two, one goes on
+    assert sorted(p.name for p in (tmp_path / "two/checkpoints").iterdir()) == ["0000003", "0000006", "0000008"]
+
+    held, shares = torch.load(tmp_path / "sharded.pt")
+    alone = gpu.Objective(gpu.fuse(model_of()))
+    alone(*make_batch(some_pairs(30))).backward()
+    numbers = sum(p.numel() for p in alone.parameters())
+    assert 0.4 * numbers < held < 0.6 * numbers
+    close(torch.cat(shares), torch.cat([p.grad.flatten() for p in alone.parameters()]))
+
+
+def annotated_train(folder, *more):
+    options = "train --corpus grammar --preset tiny --d_model 32 --d_ff 32 --h 2 --P_drop 0 --fast --device cpu --score 0"
+    options += " --warmup 4 --source_tokens 100 --target_tokens 100 --accumulate 2 --save_every 20"
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "annotated"]
+    return [*start, *options.split(), "--out", str(folder), *more]
+
+
+def test_a_lost_process_ends_the_job_with_a_line_and_a_checkpoint(tmp_path):
+    quiet = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = annotated_train(tmp_path / "model", "--steps", "100000")
+    job = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=quiet, start_new_session=True)
+    try:
+        limit = time.monotonic() + 100
+        while not list((tmp_path / "model/checkpoints").glob("[0-9]*")) and time.monotonic() < limit:
+            assert job.poll() is None, job.stderr.read()[-2000:]
+            time.sleep(0.05)
+        tree = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(job.pid)], capture_output=True, text=True).stdout
+        workers = [int(line.split()[0]) for line in tree.splitlines() if "annotated" in line]
+        assert len(workers) == 2, tree
+        os.kill(workers[1], signal.SIGKILL)
+        said = job.communicate(timeout=100)[1]
+    finally:
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+    assert job.returncode != 0
+    assert re.search(r"annotated train: process \d of 2 has lost another one; checkpoint \d{7} is whole; the same command", said), said[-3000:]
+    step = int(sorted((tmp_path / "model/checkpoints").glob("[0-9]*"))[-1].name)
+    alone = [sys.executable, *command[command.index("-m", 3) :]]
+    alone[alone.index("100000")] = str(step + 2)
+    done = subprocess.run(alone, capture_output=True, text=True, env=quiet)  # one process goes on
+    assert done.returncode == 0, done.stderr[-2000:]
+    steps = [json.loads(line)["step"] for line in (tmp_path / "model/log.jsonl").read_text().splitlines()]
+    assert max(steps) == step + 2
+
+
+def test_batches_that_cannot_be_shared_are_refused():
+    with pytest.raises(ValueError, match="accumulate must be a multiple of the processes, got 3 batches for 2"):
+        gpu.Team(0, 2).mine([1, 2, 3])
+
+
+def test_another_error_is_not_taken_for_a_lost_process(tmp_path):
+    for team, message in ((gpu.Team(0, 2), "shape mismatch"), (gpu.Team(), "gloo: connection closed")):
+        with pytest.raises(RuntimeError, match=message), gpu.together(team):
+            raise RuntimeError(message)
+    with pytest.raises(ConnectionError, match="process 1 of 2 has lost another one; the same"), gpu.together(gpu.Team(1, 2)):
+        raise RuntimeError("Connection closed by peer")
+
+
+def test_a_run_of_one_process_is_a_run(tmp_path):
+    run = gpu.TeamRun(model_of(), None)
+    assert isinstance(run, Run) and run.stops([2]) and not run.stops([])
+
+
+# ---- shapes, a GPU
+
+
+def test_shape_comments_hold():
+    with checked(gpu) as seen:
+        model = gpu.fuse(model_of())
+        batch = next(gpu.StaticBatches(some_pairs(9), 32, 32)())
+        gpu.Objective(model)(*batch).backward()
+        gpu.fused_attention(*torch.randn(3, 2, 3, 5, 4), causal_mask(5))
+        gpu.fused_attention(*torch.randn(3, 2, 3, 5, 4))
+    assert not unseen(seen, gpu)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", [gpu.Passes, gpu.Recorded])
+@pytest.mark.parametrize("compile_", [False, True])
+def test_on_a_gpu_every_form_gives_the_gradients_of_the_plain_one(kind, compile_):
+    batches = [tuple(x.cuda() for x in next(gpu.StaticBatches(some_pairs(60), 96, 96)()))]
+    found = []
+    for fast in (False, True):
+        model = model_of().cuda()
+        if fast:
+            gpu.fuse(model)
+            objective = gpu.Objective(gpu.compiled(model) if compile_ else model, rows=50)
+            make = gpu.FastUpdate(kind(objective))
+        for _ in range(3):
+            (make if fast else update)(model, optimizer(model), batches)
+        found.append(gradients(model))
+    torch.testing.assert_close(found[1], found[0], atol=1e-4, rtol=1e-3)
