@@ -473,7 +473,7 @@ def read_corpus(options):
         raise ValueError("give both --valid-source and --valid-target, or neither")
     for path in filter(None, files):
         if path.exists() and not path.is_file():
-            raise ValueError(f"{path} is no regular file, and training text is read several times")
+            raise ValueError(f"{path} is no regular file, but training text is read repeatedly")
     return load_corpus(options.corpus) if options.corpus else corpus_of_files(options)
 
 
@@ -768,7 +768,7 @@ def train_as(worker, options):
 
 
 def finish(model, vocabulary, corpus, folder, keep, most):
-    """Average the last checkpoints; save the model, score it on held-out pairs, describe it."""
+    """Average the last checkpoints; save the model, score it on held-out pairs, describe."""
     used = average(model, folder, keep)
     run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     save(folder, model, vocabulary, describe(corpus, model.config, run, used))

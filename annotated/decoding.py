@@ -259,7 +259,7 @@ def grow(model, beams, ids, state):
     """Make one step of the search: ids, (B, beam), are the last tokens of the hypotheses.
 
     Returns:
-        The place that each hypothesis continues, (B, beam), and the state, not yet arranged so.
+        The place that each hypothesis continues, (B, beam); the state, not yet arranged so.
     """
     logits, state = model.step(ids.flatten(), state)  # (B * beam, vocab)
     logits = logits.float() if logits.dtype.itemsize < 4 else logits  # (B * beam, vocab)
@@ -417,7 +417,7 @@ def packed(model):
 
 
 def pieces(ids, limit, ends):
-    """Cut a list of identifiers into pieces of at most limit, behind one of the ends if any."""
+    """Cut a list of identifiers into pieces of at most limit, behind the ends if it can."""
     while len(ids) > limit:
         cut = next((i + 1 for i in range(limit - 1, 0, -1) if ids[i] in ends), limit)
         yield ids[:cut]
@@ -432,7 +432,7 @@ class Translator:
         model: anything with `start`, `step` and `config`; changed later, it needs a new
             Translator, because this one searches with a copy (see `packed`).
         vocabulary: anything with `encode` and `decode`.
-        longest: a line of more tokens is translated in pieces: the model has seen none so long.
+        longest: a line of more tokens, which the model has not seen, is translated in pieces.
     """
 
     def __init__(self, model, vocabulary, longest=200):
@@ -474,7 +474,7 @@ class Translator:
         return [" ".join(texts) for texts in joined]
 
     def cut(self, line):
-        """The identifiers of a line, in pieces that end in eos; no piece for an empty line."""
+        """The identifiers of a line, in pieces that end in eos; none for an empty line."""
         eos, unk = self.model.config.eos, self.model.config.unk
         encode = self.vocabulary.encode
         if not line.strip():

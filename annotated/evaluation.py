@@ -101,8 +101,8 @@ def bleu_counts(outputs, references, lowercase=False, tokenize="13a"):
     Args, raises: as for `bleu`.
 
     Returns:
-        (B, 10): matching n-grams for n = 1 to 4, the output's n-grams for n = 1 to 4, words of
-        the output and of the reference.
+        (B, 10): matching n-grams for n = 1 to 4, the output's n-grams for n = 1 to 4, words
+        of the output and of the reference.
     """
     check_lines(outputs, references)
     metric = bleu_metric(lowercase, tokenize)
@@ -129,8 +129,8 @@ def resampled_difference(a, b, samples=1000, seed=0):
         seed: decides the draws.
 
     Returns:
-        The difference a - b; the interval (low, high) that holds 95 % of the drawn ones; and p,
-        the share of draws that lie at least as far from the measured difference as 0 does.
+        The difference a - b; the interval (low, high) that holds 95 % of the drawn ones;
+        and p, the share of draws at least as far from the measured difference as 0 is.
 
     Raises:
         ValueError: if a and b are not of the same sentences, or samples are fewer than 40.
@@ -139,7 +139,7 @@ def resampled_difference(a, b, samples=1000, seed=0):
         shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
         raise ValueError(f"a and b must both have the shape (sentences, 10), not {shapes}")
     if samples < 40:
-        raise ValueError(f"samples must be 40 or more, to leave out 2.5 % a side, got {samples}")
+        raise ValueError(f"samples must be 40 or more, for 2.5 % on either side, got {samples}")
     B, generator = len(a), torch.Generator().manual_seed(seed)
     drawn = torch.randint(B, (samples, B), generator=generator)  # (samples, B)
     times = torch.zeros(samples, B, dtype=torch.double)  # (samples, B)
@@ -195,7 +195,7 @@ def cross_entropy(model, batches):
 
 
 def perplexity(model, batches):
-    """The exponential of the cross-entropy; compare it with the same vocabulary only (Table 3)."""
+    """The exponential of the cross-entropy (Table 3); compare over one vocabulary only."""
     return math.exp(cross_entropy(model, batches))
 
 
