@@ -97,14 +97,14 @@ def update(model, adam, batches):
     Args:
         model: its config gives pad and, if the loss is to be smoothed, eps_ls.
         adam: the model's optimizer, its rate set.
-        batches: of source (B, S) and target (B, T + 1), best on the CPU, where they are counted.
+        batches: of source (B, S) and target (B, T + 1), best on the CPU, which counts.
 
     Returns:
         The loss in nats a token, a tensor on the model's device, so that nothing waits,
         and the number of target tokens, without padding.
 
     Raises:
-        FloatingPointError: on a CPU, if the loss is not finite; the weights stay as they were.
+        FloatingPointError: on a CPU, if the loss is not finite; the weights then stay.
     """
     pad, device = model.config.pad, next(model.parameters()).device
     eps_ls = getattr(model.config, "eps_ls", 0.0)  # the recurrent baseline smooths nothing
@@ -170,7 +170,7 @@ def stream(batches, epoch=0, position=0):
 
 
 def list_checkpoints(folder):
-    """The checkpoints in a training folder, oldest first; what is half written is not seen."""
+    """The checkpoints in a training folder, oldest first; one half written is not seen."""
     return sorted(Path(folder, "checkpoints").glob("[0-9]*"))
 
 
@@ -182,7 +182,7 @@ def discard(checkpoint):
 
 
 def prune(folder, keep, every=1):
-    """Keep the newest checkpoint and the last planned ones, and of the newest two the optimizer.
+    """Keep the newest checkpoint and the last planned ones; of the newest two the optimizer.
 
     Args:
         folder: of the training.
@@ -209,11 +209,12 @@ def writing(folder):
     try:
         yield
     except (OSError, SafetensorError) as error:
-        kept, reason = "no checkpoint yet", getattr(error, "strerror", None)
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        kept = "no checkpoint yet"
         for newest in list_checkpoints(folder)[-1:]:
             kept = f"checkpoint {newest.name} and those before"
         raise OSError(
-            f"cannot write to {folder}: {reason or ' '.join(str(error).split())}; kept: {kept}; "
+            f"cannot write to {folder}: {reason}; kept: {kept}; "
             "make room, then the same command goes on from there"
         ) from error
 
@@ -300,7 +301,7 @@ def load_newest(folder, model, adam):
 
 @contextmanager
 def stopping():
-    """A list, empty until an interrupt or a request to terminate comes, which it then holds."""
+    """A list, empty until an interrupt or a request to terminate comes and is put in."""
     seen = []
     signals = (signal.SIGINT, signal.SIGTERM)
     note = lambda number, frame: seen.append(number)  # noqa: E731
@@ -403,7 +404,7 @@ class Run:
         save_checkpoint(self.folder, self.model, self.adam, progress, keep, every)
 
     def resume(self, keep, every=1):
-        """Go on from the newest checkpoint, if any; prune, as a kill may have left that undone."""
+        """Go on from the newest checkpoint, if any; prune, in case a kill left that undone."""
         if self.folder is not None:
             progress = load_newest(self.folder, self.model, self.adam) or {}
             for name, value in progress.items():
@@ -412,7 +413,7 @@ class Run:
         return self
 
     def advance(self, coming, recipe):
-        """One update from the batches that come; returns its line of the log, loss a tensor."""
+        """One update from the batches that come; returns its line of the log."""
         batches = [next(coming) for _ in range(recipe.accumulate)]
         self.step, (self.epoch, self.position) = self.step + 1, batches[-1][-1]
         d_model = self.model.config.d_model
@@ -423,14 +424,15 @@ class Run:
         torch.manual_seed(recipe.seed * 1_000_003 + self.step)
         self.model.train()
         try:
-            loss, tokens = self.update(self.model, self.adam, [batch[:2] for batch in batches])
+            pairs = [batch[:2] for batch in batches]
+            loss, tokens = self.update(self.model, self.adam, pairs)
         except FloatingPointError as error:
             raise not_finite(error, self.folder, self.step, batches[-1][-1]) from None
         return {"step": self.step, "loss": loss, "tokens": tokens, "rate": rate}
 
 
 class Report:
-    """Log and progress bar of a run; a GPU need not wait, its losses are read one update late.
+    """Log and progress bar of a run; a GPU's losses are read one update late.
 
     Args:
         log: where the lines go.
@@ -557,7 +559,7 @@ def average(model, folder, k=5):
         How many there were.
 
     Raises:
-        ValueError: if k is less than 1, or checkpoints are missing, damaged or another model's.
+        ValueError: k is less than 1, or checkpoints are missing, damaged or another model's.
     """
     if k < 1:
         raise ValueError(f"k must be 1 or more, got {k}")
@@ -572,5 +574,5 @@ def average(model, folder, k=5):
             for name, value in load_file(path).items():
                 sums[name] = sums.get(name, 0) + value.double()
     mean = {name: total / len(found) for name, total in sums.items()}
-    model.load_state_dict(mean, strict=False)  # a tied matrix has two names and is stored once
+    model.load_state_dict(mean, strict=False)  # a tied matrix has two names, stored once
     return len(found)
