@@ -76,7 +76,7 @@ def check_spread(vocab, eps, least):
 
 
 def spread_over_all(target, vocab, eps=0.1, pad=0):
-    """Targets that keep 1 - eps and spread eps over all tokens, the right one too (section 5.4).
+    """Targets that keep 1 - eps and spread eps over all tokens, the right one too (5.4).
 
     Args:
         target: identifiers, (...).
@@ -97,7 +97,7 @@ def spread_over_all(target, vocab, eps=0.1, pad=0):
 
 
 def spread_over_others(target, vocab, eps=0.1, pad=0):
-    """Targets that keep 1 - eps and spread eps over the vocab - 1 wrong tokens (released code).
+    """Targets that keep 1 - eps and spread eps over the wrong tokens (released code).
 
     Args, returns and raises as `spread_over_all`.
     """
@@ -168,7 +168,7 @@ def label_smoothed_loss(logits, target, eps=0.1, pad=0, reduction="mean"):
         raise ValueError(f"eps must lie in [0, 1], got {eps}")
     if reduction not in ("mean", "sum"):
         raise ValueError(f'reduction must be "mean" or "sum", got {reduction!r}')
-    if logits.dtype.itemsize < 4:  # a sum over the vocabulary needs more digits than these have
+    if logits.dtype.itemsize < 4:  # a sum over the vocabulary needs more digits
         logits = logits.float()
     return F.cross_entropy(
         logits.flatten(0, -2),
