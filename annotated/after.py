@@ -189,7 +189,7 @@ def mask_words(ids, blank, rate=0.15, generator=None):
         raise ValueError(f"rate must be above 0 and at most 1, not {rate}")
     if blank <= 4:
         raise ValueError(f"blank must be above 4, for words lie between, not {blank}")
-    chance, how = torch.rand(2, *ids.shape, generator=generator)  # (B, T)
+    chance, how = torch.rand(2, *ids.shape, generator=generator)  # (2, B, T)
     words = torch.randint(4, blank, ids.shape, generator=generator)  # (B, T)
     chosen = (ids > 3) & (chance < rate)  # (B, T)
     seen = ids.masked_fill(chosen & (how < 0.8), blank)  # (B, T)
@@ -405,7 +405,7 @@ def top_p(logits, p):
     """
     if not 0 < p <= 1:
         raise ValueError(f"p must be above 0 and at most 1, not {p}")
-    share, order = logits.softmax(-1).sort(-1, descending=True, stable=True)  # (..., vocab)
+    share, order = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)  # (..., vocab)
     before = share.cumsum(-1) - share  # (..., vocab), what the likelier tokens have together
     forget = torch.zeros_like(before, dtype=torch.bool).scatter(-1, order, before >= p)  # (..., vocab)
     return logits.masked_fill(forget, float("-inf"))
