@@ -625,7 +625,8 @@ class GroupedQueryAttention(MultiHeadAttention):
 
     def attend(self, x, K, V, mask=None):
         """Let x, (B, T, d_model), look; each head takes the K and V of its group."""
-        K, V = (y.repeat_interleave(self.h // self.groups, 1) for y in (K, V))  # (B, h, S, d_k)
+        heads = self.h // self.groups
+        K, V = K.repeat_interleave(heads, 1), V.repeat_interleave(heads, 1)  # (B, h, S, d_k)
         return super().attend(x, K, V, mask)  # (B, T, d_model)
 
 

@@ -1,7 +1,9 @@
 """What pre-training is worth, and what the changes since 2017 do: small models of the built-in grammar.
 
     python benchmarks/20_after.py pretraining [--seeds 0 1 2] [--out results/20-pretraining]
+    python benchmarks/20_after.py longer [--seeds 0 1] [--out results/20-longer]
     python benchmarks/20_after.py changes [--seeds 0 1 2] [--out results/20-changes]
+    python benchmarks/20_after.py warmup [--seeds 0 1] [--out results/20-warmup]
 
 pretraining: trains a masked-word model on the grammar's English sentences and keeps its weights.
 Then it trains classifiers that tell right sentences from such with one wrong verb form, on few and on more labels,
@@ -9,8 +11,13 @@ beginning with those weights and with random ones, at several learning rates, an
 the test sentences.
 The chapter takes, for each start and number of labels, the rate that is best on the validation sentences.
 
+longer: trains the classifier with random weights on the labels alone, for as many updates as pre-training and
+fine-tuning take together.
+
 changes: trains language models, the stack of 2017 and the same with each later change, all by one recipe,
-with and without warm-up, and measures the loss on the validation sentences.
+and the two orders of the norm also without warm-up, and measures the loss on the validation sentences.
+
+warmup: trains the two orders of the norm with and without warm-up at three times the learning rate.
 
 Each run is written as it ends; the same command goes on with the runs that are missing.
 """
@@ -136,6 +143,30 @@ def pretraining(options):
                         **{name: round(accuracy(classifier, rows[name]), 4) for name in ("validation", "test")}})
 
 
+def longer(options):
+    """Train on labels alone for as long as pre-training and fine-tuning take together."""
+    train, validation, test = grammar_examples(20000, 500, 500)
+    words = Words.build((x.source, x.source) for x in train)
+    config = replace(TINY, vocab=len(words) + 1, d_model=64, d_ff=256, P_drop=0.0)
+    settings = {"steps": options.steps, "rate": 1e-3, "sentences": 32}
+    begin(options.out, {"seed": 0, "config": asdict(config), "training": settings})
+    scores = read_scores(options.out, {"measured": "share of sentences right", "runs": []})
+    rng = random.Random(0)  # the same task as in `pretraining`
+    rows = {name: [([1, *words.encode(s)], y) for s, y in label_sentences(part, rng)]
+            for name, part in (("train", train), ("test", test), ("validation", validation))}
+    done = {(r["labels"], r["seed"]) for r in scores["runs"]}
+    for seed in options.seeds:
+        own = random.Random(seed).sample(rows["train"], len(rows["train"]))
+        for labels in LABELS[2:]:
+            if (labels, seed) not in done:
+                torch.manual_seed(seed)
+                classifier = Classifier(MaskedModel(config), 2)
+                losses = finetune(classifier, own[:labels], settings["steps"], settings["rate"], seed)
+                add_run(options.out, scores, {
+                    "labels": labels, "seed": seed, "training_loss": round(sum(losses[-10:]) / 10, 4),
+                    **{name: round(accuracy(classifier, rows[name]), 4) for name in ("validation", "test")}})
+
+
 def one_change(config, text, held_out, change, warmup, options, seed):
     """Train the stack of 2017 with some changes; its loss on held-out sentences, and its size."""
     torch.manual_seed(seed)
@@ -161,7 +192,18 @@ def one_change(config, text, held_out, change, warmup, options, seed):
 
 
 def changes(options):
-    """Train every model with every seed."""
+    """Train every model with every seed; the two orders of the norm, 2017's and later, without warm-up too."""
+    names = ["2017", *CHANGES, "all"]
+    language_models(options, [(name, 50) for name in names] + [("2017", 1), ("norm first", 1)])
+
+
+def warmup(options):
+    """Train the two orders of the norm, with warm-up and without."""
+    language_models(options, [(name, steps) for name in ("2017", "norm first") for steps in (50, 1)])
+
+
+def language_models(options, wanted):
+    """Train a language model for every (name, warm-up) and seed that the record lacks."""
     train, validation, _ = grammar_examples(20000, 500, 500)
     words = Words.build((x.source, x.source) for x in train)
     text, held_out = ([[1, *words.encode(x.source)] for x in part] for part in (train, validation))
@@ -172,28 +214,27 @@ def changes(options):
     done = {(r["name"], r["warmup"], r["seed"]) for r in scores["runs"]}
     models = {"2017": []} | {name: [name] for name in CHANGES} | {"all": list(CHANGES)}
     for seed in options.seeds:
-        for name, change in models.items():
-            for warmup in (50, 1):
-                if (name, warmup, seed) in done or warmup == 1 and name not in ("2017", "norm first"):
-                    continue
-                made = one_change(config, text, pad_batch(held_out), change, warmup, options, seed)
-                add_run(options.out, scores, {"name": name, "warmup": warmup, "seed": seed, **made})
+        for name, steps in wanted:
+            if (name, steps, seed) not in done:
+                made = one_change(config, text, pad_batch(held_out), models[name], steps, options, seed)
+                add_run(options.out, scores, {"name": name, "warmup": steps, "seed": seed, **made})
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("pretraining", "changes"))
+    parser.add_argument("what", choices=("pretraining", "longer", "changes", "warmup"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, help="updates of the pre-training, or of each language model")
-    parser.add_argument("--rate", type=float, default=4e-3, help="of the language models")
+    parser.add_argument("--rate", type=float, help="of the language models")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     options.out = options.out or Path("results", f"20-{options.what}")
-    options.steps = options.steps or {"pretraining": 3000, "changes": 200}[options.what]
+    options.steps = options.steps or {"pretraining": 3000, "longer": 3150}.get(options.what, 200)
+    options.rate = options.rate or {"warmup": 1.2e-2}.get(options.what, 4e-3)
     torch.set_num_threads(options.threads)
     try:
-        {"pretraining": pretraining, "changes": changes}[options.what](options)
+        {"pretraining": pretraining, "longer": longer, "changes": changes, "warmup": warmup}[options.what](options)
     except (ValueError, OSError) as error:
         print(f"20_after: {error}", file=sys.stderr)
         return 2
