@@ -86,7 +86,7 @@ def masked_loss(model, ids, seen, chosen):
 
 
 class Stack(nn.Module):
-    """An embedding, N encoder layers, and logits from the same matrix (sections 3.1 and 3.4).
+    """An embedding and N encoder layers; the embedding makes the logits too (section 3.4).
 
     Args:
         config: the sizes and choices.
@@ -154,8 +154,8 @@ class LanguageModel(Stack):
 
     def start(self, B):
         """Keys and values of B texts before their first token: none, for each layer."""
-        nothing = self.embedding.weight.new_zeros(B, 0, self.config.d_model)  # (B, 0, d_model)
-        return [layer.self_attention.keys_values(nothing) for layer in self.encoder.layers]
+        none = self.embedding.weight.new_zeros(B, 0, self.config.d_model)  # (B, 0, d_model)
+        return [layer.self_attention.keys_values(none) for layer in self.encoder.layers]
 
     def step(self, ids, state):
         """Logits (B, n, vocab) after each of n more tokens, (B, n), and the new state."""
@@ -171,7 +171,7 @@ class LanguageModel(Stack):
 
 
 def mask_words(ids, blank, rate=0.15, generator=None):
-    """Hide some words: 80 % become the blank, 10 % another word, 10 % stay (Devlin et al. 2019).
+    """Hide words: 80 % become the blank, 10 % another word, 10 % stay (Devlin et al. 2019).
 
     Args:
         ids: sentences, (B, T); identifiers up to 3 are markers and are never chosen.
@@ -197,7 +197,7 @@ def mask_words(ids, blank, rate=0.15, generator=None):
 
 
 def learn(model, loss, steps, rate, warmup=50):
-    """Train by Adam; the rate rises over warmup updates, and falls to 0 in a line (Devlin et al. 2019).
+    """Train by Adam; the rate rises, then falls to 0 in a line (Devlin et al. 2019).
 
     Args:
         model: what is trained; left ready for use.
@@ -273,7 +273,7 @@ def present_verbs(example):
 
 
 def label_sentences(examples, rng):
-    """Make the labelled task: half of the sentences, by chance, get one verb in the wrong form.
+    """Make the labelled task: half of the sentences get one verb in the wrong form.
 
     Args:
         examples: of the built-in grammar; those without a present form are left out.
@@ -293,7 +293,7 @@ def label_sentences(examples, rng):
 
 
 class Classifier(nn.Module):
-    """A label for a sentence: a linear layer on the mean of the vectors (after Devlin et al. 2019).
+    """A label for a sentence: a linear layer on the mean of its vectors (Devlin et al. 2019).
 
     Args:
         model: a `MaskedModel`, pre-trained or not; it is trained further in its place.
@@ -405,9 +405,9 @@ def top_p(logits, p):
     """
     if not 0 < p <= 1:
         raise ValueError(f"p must be above 0 and at most 1, not {p}")
-    share, order = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)  # (..., vocab)
+    share, order = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
     before = share.cumsum(-1) - share  # (..., vocab), what the likelier tokens have together
-    forget = torch.zeros_like(before, dtype=torch.bool).scatter(-1, order, before >= p)  # (..., vocab)
+    forget = torch.zeros_like(before >= p).scatter(-1, order, before >= p)  # (..., vocab)
     return logits.masked_fill(forget, float("-inf"))
 
 
@@ -417,7 +417,8 @@ def sample(logits, temperature=1.0, keep=None, generator=None):
     Args:
         logits: (B, vocab).
         temperature: divides the logits; above 0.
-        keep: a function that sets logits to -inf, such as `partial(top_k, k=10)`; after the division.
+        keep: a function that sets logits to -inf, such as `partial(top_k, k=10)`; applied
+            after the division.
         generator: of the random numbers.
 
     Returns:
@@ -427,7 +428,8 @@ def sample(logits, temperature=1.0, keep=None, generator=None):
         ValueError: temperature is not above 0.
     """
     if not temperature > 0:
-        raise ValueError(f"temperature must be above 0, not {temperature}; greedy choice is argmax")
+        hint = "the likeliest token is found by argmax"
+        raise ValueError(f"temperature must be above 0, not {temperature}; {hint}")
     logits = logits / temperature  # (B, vocab)
     logits = logits if keep is None else keep(logits)  # (B, vocab)
     return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]  # (B,)
@@ -472,12 +474,13 @@ def norm_first(model):
     """
     c = model.config
     for layer in model.encoder.layers:
-        layer.add_norm = nn.ModuleList(PreNorm(c.d_model, c.P_drop, c.eps_norm) for _ in range(2))
+        pair = [PreNorm(c.d_model, c.P_drop, c.eps_norm) for _ in range(2)]
+        layer.add_norm = nn.ModuleList(pair)
     model.encoder.norm = LayerNorm(c.d_model, c.eps_norm)
 
 
 class RMSNorm(nn.Module):
-    """Divide each position by the root of its mean square, then scale (Zhang and Sennrich 2019).
+    """Divide by the root of the mean square, then scale (Zhang and Sennrich 2019).
 
     Args:
         d_model: number of features.
@@ -494,8 +497,9 @@ class RMSNorm(nn.Module):
 
     def forward(self, x):
         """Normalise x, (..., d_model), to the same shape."""
-        if x.shape[-1:] != self.gain.shape:
-            raise ValueError(f"x must be (..., {len(self.gain)}) for this RMSNorm, not {tuple(x.shape)}")
+        if x.shape[-1:] != self.gain.shape:  # an axis of 1 would be broadcast in silence
+            wanted = f"(..., {len(self.gain)}) for this RMSNorm"
+            raise ValueError(f"x must be {wanted}, not {tuple(x.shape)}")
         mean_square = x.square().mean(-1, keepdim=True)  # (..., 1)
         return self.gain * x / torch.sqrt(mean_square + self.eps)  # (..., d_model)
 
@@ -532,7 +536,8 @@ def rotate(x, positions):
     turn = angles(positions, pairs / d_k).to(x.dtype)  # (T, d_k/2)
     sin, cos = turn.sin(), turn.cos()  # (T, d_k/2)
     a, b = x[..., 0::2], x[..., 1::2]  # (..., T, d_k/2)
-    return torch.stack([cos * a + sin * b, cos * b - sin * a], -1).flatten(-2)  # (..., T, d_k)
+    turned = torch.stack([cos * a - sin * b, cos * b + sin * a], -1)  # (..., T, d_k/2, 2)
+    return turned.flatten(-2)  # (..., T, d_k)
 
 
 def rotary_attention(Q, K, V, mask=None, dropout=0.0):
@@ -556,10 +561,10 @@ def no_positions(positions):
 
 
 def rotary_positions(model):
-    """Turn queries and keys in every layer, and add no positions to the words (Su et al. 2024).
+    """Turn queries and keys in every layer, and add nothing to the words (Su et al. 2024).
 
     Args:
-        model: a `Stack` with plain attention and positions without weights, changed in place.
+        model: a `Stack` whose positions have no weights, changed in place.
     """
     model.positions = no_positions
     for layer in model.encoder.layers:
@@ -587,18 +592,19 @@ class GatedFeedForward(nn.Module):
 
 
 def gated_network(model):
-    """Replace every feed-forward network by a gated one of two thirds its width (Shazeer 2020).
+    """Replace each feed-forward network by a gated one of two thirds its width (Shazeer 2020).
 
     Args:
         model: a `Stack`, changed in place.
     """
+    c = model.config
     for layer in model.encoder.layers:
-        layer.feed_forward = GatedFeedForward(model.config.d_model, 2 * model.config.d_ff // 3)
+        layer.feed_forward = GatedFeedForward(c.d_model, 2 * c.d_ff // 3)
         initialise(layer.feed_forward)
 
 
 class GroupedQueryAttention(MultiHeadAttention):
-    """Multi-head attention whose heads share keys and values by groups (Ainslie et al. 2023).
+    """Multi-head attention whose heads share keys and values (Ainslie et al. 2023).
 
     Args:
         d_model, h: as of `MultiHeadAttention`; no biases, d_k and d_v are d_model / h.
@@ -618,10 +624,10 @@ class GroupedQueryAttention(MultiHeadAttention):
         self.W_V = nn.Linear(d_model, groups * d_model // h, bias=False)
 
     def keys_values(self, memory):
-        """Project memory, (B, S, d_model), to one K and one V a group, (B, groups, S, d_k)."""
+        """Project memory, (B, S, d_model), to a K and a V a group, (B, groups, S, d_k)."""
         self.check("memory", memory)
         K, V = (W(memory).unflatten(-1, (self.groups, -1)) for W in (self.W_K, self.W_V))
-        return K.transpose(1, 2), V.transpose(1, 2)  # (B, groups, S, d_k), (B, groups, S, d_k)
+        return K.transpose(1, 2), V.transpose(1, 2)  # (B, groups, S, d_k)
 
     def attend(self, x, K, V, mask=None):
         """Let x, (B, T, d_model), look; each head takes the K and V of its group."""

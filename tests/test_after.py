@@ -377,7 +377,7 @@ def test_the_filter_comes_after_the_temperature():
     (lambda: top_k(torch.zeros(1, 3), 0), "k must be 1 or more, not 0"),
     (lambda: top_p(torch.zeros(1, 3), 0.0), "p must be above 0 and at most 1, not 0.0"),
     (lambda: top_p(torch.zeros(1, 3), 1.1), "p must be"),
-    (lambda: sample(torch.zeros(1, 3), 0), "temperature must be above 0, not 0; greedy choice is argmax"),
+    (lambda: sample(torch.zeros(1, 3), 0), "temperature must be above 0, not 0; the likeliest"),
     (lambda: sample(torch.zeros(1, 3), float("nan")), "temperature must be"),
     (lambda: generate(changed([]), sentences(), top_k, 0), "max_len must be 1 or more, not 0"),
 ])
@@ -443,7 +443,7 @@ def test_rotation_is_that_of_the_sinusoids():
     """Complex numbers: a pair turned by a position times its rate, the way sines and cosines turn."""
     x, places = torch.randn(7, 10, dtype=torch.double), torch.arange(7)
     rates = 10000.0 ** -(torch.arange(0, 10, 2).double() / 10)
-    turned = torch.view_as_complex(x.unflatten(-1, (5, 2))) * torch.exp(-1j * places[:, None] * rates)
+    turned = torch.view_as_complex(x.unflatten(-1, (5, 2))) * torch.exp(1j * places[:, None] * rates)
     torch.testing.assert_close(rotate(x, places), torch.view_as_real(turned).flatten(-2))
     torch.testing.assert_close(rotate(x, places).norm(dim=-1), x.norm(dim=-1))
     assert torch.equal(rotate(x[:1], places[:1]), x[:1])
