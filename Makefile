@@ -59,7 +59,7 @@ serve: book
 
 # Side by side with other implementations, on this machine; the records in results/ are made one by one, as their
 # README says. What needs real text is fetched on the first use.
-BENCH = 01_sequential 02_scoring 08_streaming 10_step 10_real_lengths 11_decoding 11_real_text
+BENCH = 01_sequential 02_scoring 08_streaming 10_step 10_real_lengths 11_decoding 11_real_text 16_layers
 
 bench: $(VENV)/.bench
 	@for name in $(BENCH); do echo "$$name"; $(PY) benchmarks/$$name.py --out _build/bench/$$name || exit 1; done

@@ -23,9 +23,9 @@ __all__ = [
     "multiplications",
     "table_layers",
     "counted",
-    "exponent",
-    "kept_bytes",
     "longest_chain",
+    "kept_bytes",
+    "exponent",
     "reach",
     "path_length",
 ]
@@ -63,9 +63,10 @@ class Recurrent(nn.Module):
         """
         h = c = torch.zeros_like(x)  # (B, n, d)
         for _ in range(count):
-            before = [F.pad(s[:, :-1], (0, 0, 1, 0)).flatten(0, 1) for s in (h, c)]  # (B*n, d)
+            shifted = [F.pad(state[:, :-1], (0, 0, 1, 0)) for state in (h, c)]  # (B, n, d)
+            before = [state.flatten(0, 1) for state in shifted]  # (B*n, d)
             after = self.cell(x.flatten(0, 1), before)  # (B*n, d)
-            h, c = (s.unflatten(0, x.shape[:2]) for s in after)
+            h, c = (state.unflatten(0, x.shape[:2]) for state in after)
         return h
 
 
@@ -85,7 +86,7 @@ class Convolution(nn.Module):
     def __init__(self, d, k, dilation=1, groups=1):
         super().__init__()
         if k < 1 or k % 2 == 0:
-            raise ValueError(f"k must be odd and at least 1, so that a kernel has a centre, not {k}")
+            raise ValueError(f"k must be odd and at least 1: a kernel has a centre; not {k}")
         if dilation < 1:
             raise ValueError(f"dilation must be at least 1, not {dilation}")
         padding = dilation * (k // 2)
@@ -156,7 +157,7 @@ def check_neighbourhood(Q, K, mask, r):
     if not isinstance(r, int) or isinstance(r, bool):
         raise TypeError(f"r must be a whole number, not {type(r).__name__}")
     if r < 1 or r % 2 == 0:
-        raise ValueError(f"r must be odd and at least 1, so that it has a centre, not {r}")
+        raise ValueError(f"r must be odd and at least 1: it has a centre; not {r}")
     if n < 1 or K.shape[-2] != n:
         found = f"{n} and {K.shape[-2]}"
         raise ValueError(f"there must be as many keys as queries, at least one, not {found}")
@@ -193,7 +194,7 @@ def restricted_attention(Q, K, V, mask=None, r=3):
     Q = windows(Q, block, block, rest)  # (..., blocks, block, d_k)
     K, V, allowed = (windows(x, size, block, rest) for x in (K, V, allowed))
     near = torch.ones(block, size, dtype=torch.bool, device=Q.device)  # (block, size)
-    near = near.tril(2 * w).triu()  # (block, size): key j of a window is w places left of query j
+    near = near.tril(2 * w).triu()  # (block, size)
     visible = allowed.transpose(-2, -1) & near  # (..., blocks, block, size)
     out = scaled_dot_product_attention(Q, K, V, visible)  # (..., blocks, block, d_v)
     return out.flatten(-3, -2)[..., :n, :]  # (..., n, d_v)
@@ -268,28 +269,26 @@ def counted(f, *inputs):
     return counter.get_total_flops() // 2
 
 
-def exponent(sizes, values):
-    """The p that fits values ~ sizes ** p best: the slope between logarithms (section 4).
+def longest_chain(y):
+    """How many matrix products must wait for one another to make y (section 4, Table 1).
 
     Args:
-        sizes: numbers above 0, two different ones at least.
-        values: what was measured, one number above 0 for each.
+        y: a tensor that has a gradient's graph.
 
     Returns:
-        p, a number.
-
-    Raises:
-        ValueError: too few sizes, another number of values, or numbers that have no logarithm.
+        the greatest number of products on any way through the graph.
     """
-    if len(set(sizes)) < 2 or len(sizes) != len(values):
-        found = f"{len(sizes)} sizes and {len(values)} values"
-        raise ValueError(f"sizes must be two different ones at least, with a value each, not {found}")
-    if min(*sizes, *values) <= 0:
-        raise ValueError(f"sizes and values must be above 0, not {min(*sizes, *values)}")
-    x, y = ([math.log(number) for number in numbers] for numbers in (sizes, values))
-    mean_x, mean_y = (sum(numbers) / len(numbers) for numbers in (x, y))
-    above = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y))
-    return above / sum((a - mean_x) ** 2 for a in x)
+    products = ("AddmmBackward0", "MmBackward0", "BmmBackward0", "ConvolutionBackward0")
+    depth, todo = {}, [y.grad_fn]
+    while todo:
+        below = [node for node, _ in todo[-1].next_functions if node is not None]
+        missing = [node for node in below if node not in depth]
+        if not missing:
+            node = todo[-1]
+            deepest = max((depth[b] for b in below), default=0)
+            depth[node] = deepest + (node.name() in products)
+        todo = todo + missing if missing else todo[:-1]
+    return depth[y.grad_fn]
 
 
 def kept_bytes(f, x):
@@ -316,25 +315,28 @@ def kept_bytes(f, x):
     return sum(storage.nbytes() for place, storage in kept.items() if place not in owned)
 
 
-def longest_chain(y):
-    """How many matrix products must wait for one another to make y (section 4, Table 1).
+def exponent(sizes, values):
+    """The p that fits values ~ sizes ** p best: the slope between logarithms (section 4).
 
     Args:
-        y: a tensor that has a gradient's graph.
+        sizes: numbers above 0, two different ones at least.
+        values: what was measured, one number above 0 for each.
 
     Returns:
-        the greatest number of products on any way through the graph.
+        p, a number.
+
+    Raises:
+        ValueError: too few sizes, another number of values, or numbers that have no logarithm.
     """
-    products = ("AddmmBackward0", "MmBackward0", "BmmBackward0", "ConvolutionBackward0")
-    depth, todo = {}, [y.grad_fn]
-    while todo:
-        below = [node for node, _ in todo[-1].next_functions if node is not None]
-        missing = [node for node in below if node not in depth]
-        if not missing:
-            node = todo[-1]
-            depth[node] = (node.name() in products) + max((depth[b] for b in below), default=0)
-        todo = todo + missing if missing else todo[:-1]
-    return depth[y.grad_fn]
+    if len(set(sizes)) < 2 or len(sizes) != len(values):
+        found = f"{len(sizes)} sizes and {len(values)} values"
+        raise ValueError(f"sizes must be two or more, with a value each, not {found}")
+    if min(*sizes, *values) <= 0:
+        raise ValueError(f"sizes and values must be above 0, not {min(*sizes, *values)}")
+    x, y = ([math.log(number) for number in numbers] for numbers in (sizes, values))
+    mean_x, mean_y = (sum(numbers) / len(numbers) for numbers in (x, y))
+    above = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y))
+    return above / sum((a - mean_x) ** 2 for a in x)
 
 
 def reach(f, n, d):
