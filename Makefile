@@ -13,7 +13,7 @@ STAMP = $(VENV)/.installed
 PAGE = _build/.page
 SOURCES = _config.yml _toc.yml $(wildcard *.md book/*.* book/*/*.* notebooks/*.ipynb annotated/*.py tools/mathjax.py)
 
-.PHONY: book html test lint weave tangle untangle serve bench gpu clean
+.PHONY: book html test lint weave tangle untangle serve bench gpu gpu-test clean
 .DELETE_ON_ERROR:
 
 book: html
@@ -68,9 +68,14 @@ $(VENV)/.bench: $(STAMP)
 	@$(PY) -m pip install --quiet --disable-pip-version-check -e .[bench]
 	@touch $@
 
-# On a machine with a GPU: the tests that need one, and every notebook run there (errors count, outputs may differ).
+# On a machine with a GPU: what is there, the ladder of chapter 14, and a training that ends with a score; minutes.
+# GPU="--device cpu --trial" tries the same on a CPU, at tiny size.
 gpu: $(STAMP)
-	@$(PY) -c 'import torch, sys; sys.exit(None if torch.cuda.is_available() else "make gpu: torch finds no CUDA device")'
+	@$(PY) benchmarks/14_gpu.py --out _build/gpu $(GPU)
+
+# The tests that need a GPU, and every notebook run there (errors count, outputs may differ).
+gpu-test: $(STAMP)
+	@$(PY) -c 'import torch, sys; sys.exit(None if torch.cuda.is_available() else "make gpu-test: torch finds no CUDA device")'
 	@$(PY) -m pytest --nbval-lax -m "gpu or not needs_data" tests notebooks --ignore=tests/test_page.py
 
 $(STAMP): requirements.txt pyproject.toml

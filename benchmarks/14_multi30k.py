@@ -132,8 +132,9 @@ def one_seed(protocol, seed, options):
     }
     data = {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance}
     run = provenance(config=config, recipe=recipe, data=data)
-    for file, content in (("run.json", json.dumps(run, indent=1)), ("scores.json", json.dumps(scores, indent=1)),
-                          ("outputs.txt", "\n".join(outputs)), ("log.jsonl", (work / "log.jsonl").read_text().rstrip())):
+    log = (work / "log.jsonl").read_text().rstrip()
+    for file, content in (("run.json", json.dumps(run, indent=1)), ("log.jsonl", log),
+                          ("outputs.txt", "\n".join(outputs)), ("scores.json", json.dumps(scores, indent=1))):
         with replacing(folder / file) as fresh:
             fresh.write_text(content + "\n", encoding="utf-8")
     shutil.rmtree(work)

@@ -10,6 +10,7 @@ cannot be imported or fails is recorded with its reason.
 """
 
 import argparse
+import time
 from dataclasses import replace
 from importlib.metadata import version
 
@@ -78,7 +79,8 @@ def main():
         source, target = (ids[:8].to(options.device) for ids in batches[0])
         rows = {"largest difference of a logit": check_equal(found, (source, target[:, :-1]))}
         adams = {name: optimizer(model) for name, (model, _) in found.items()}
-        runs = {name: turn(model, adams[name], update, batches, options.device) for name, (model, update) in found.items()}
+        runs = {name: turn(model, adams[name], update, batches, options.device)
+                for name, (model, update) in found.items()}
         for name, run in list(runs.items()):  # warm up, which compiles
             try:
                 run()
@@ -87,12 +89,14 @@ def main():
                 del runs[name]
         times = take_turns(runs, options.rounds)
         tokens = sum(len(t) for _, t in pairs)
-        rows |= {name: row | {"tokens a second": round(tokens / row["median"])} for name, row in summary(times, OURS).items()}
+        for name, row in summary(times, OURS).items():
+            rows[name] = row | {"tokens a second": round(tokens / row["median"])}
         scores[size] = rows | {"missing": missing}
         versions = {} if "XTransformer" in missing else {"x-transformers": version("x-transformers")}
         on_gpu.write(options.out, scores, versions)
         for name in times:
-            print(f"{size}: {name:32} {rows[name]['tokens a second']:,} tokens/s, {rows[name]['times as long as ours']}")
+            row = rows[name]
+            print(f"{size}: {name:32} {row['tokens a second']:,} tokens/s, {row['times as long as ours']}", flush=True)
 
 
 def turn(model, adam, update, batches, device):
@@ -110,8 +114,6 @@ def turn(model, adam, update, batches, device):
 
 def take_turns(runs, rounds):
     """name -> seconds of each round; the programs are compiled already."""
-    import time
-
     times = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():

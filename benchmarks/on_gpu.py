@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from annotated.data import Batches, make_batch, replacing
 from annotated.gpu import (
@@ -21,7 +23,6 @@ from annotated.gpu import (
     StaticBatches,
     compiled,
     fuse,
-    fused_attention,
     loss_piece,
     precision_context,
     training_flops,
@@ -128,6 +129,37 @@ def adam_for(model, chosen):
     return torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=fused)
 
 
+class Traffic(TorchDispatchMode):
+    """Counts the bytes of what every operation reads and writes, each once; views move nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        alias = [r.alias_info for r in func._schema.returns if r.alias_info is not None]
+        views = alias and not alias[0].is_write
+        if not views and "empty" not in func._schema.name:
+            moved = {id(x): x for x in tree_leaves((args, kwargs, made)) if isinstance(x, torch.Tensor)}
+            self.bytes += sum(x.numel() * x.element_size() for x in moved.values())
+        return made
+
+
+def intensity(config, chosen, device, tokens):
+    """Needed operations for each byte that an update moves, where no compiler or recording hides it."""
+    if chosen.get("compile") or chosen.get("record"):
+        return None
+    model = Transformer(config).to(device)
+    adam, update = adam_for(model, chosen), prepare(model, chosen, device)
+    pairs = drawn_pairs(tokens, config.vocab)
+    batches = (StaticBatches if chosen.get("static") else Batches)(pairs, tokens, tokens)()
+    with Traffic() as traffic:
+        for batch in batches:
+            update(model, adam, [batch])
+    return sum(training_flops(config, len(s), len(t)) for s, t in pairs) / traffic.bytes
+
+
 def gradient_error(config, chosen, device, backend, tokens=600):
     """Relative distance of a rung's gradients to those of chapter 10 in float32, without dropout."""
     found = []
@@ -147,6 +179,7 @@ def measure(config, chosen, device, tokens=25_000, batches=24, seconds=5.0, back
         dict for a record; tokens are target tokens without padding.
     """
     row = {"gradients differ by": round(gradient_error(config, chosen, device, backend), 6)}
+    row["operations a byte"] = intensity(config, chosen, device, tokens)
     torch.manual_seed(0)
     model = Transformer(config).to(device).train()
     adam, update = adam_for(model, chosen), prepare(model, chosen, device, backend)
@@ -178,12 +211,13 @@ def measure(config, chosen, device, tokens=25_000, batches=24, seconds=5.0, back
     epoch()
     row |= {"warm-up, seconds": round(time.perf_counter() - began, 1), "loss after an epoch": round(waiting(), 3)}
     began, epochs = time.perf_counter(), 0
-    while time.perf_counter() - began < seconds:
+    while not epochs or time.perf_counter() - began < seconds:
         epoch()
         epochs += 1
     spent = time.perf_counter() - began
     row |= {
-        "tokens a second": round(epochs * real / spent), "milliseconds an update": round(1e3 * spent / epochs / count, 2),
+        "tokens a second": round(epochs * real / spent),
+        "milliseconds an update": round(1e3 * spent / epochs / count, 2),
         "operations a second": epochs * needed / spent, "updates timed": epochs * count,
         "padding": round(1 - real / sum((t.shape[1] - 1) * len(t) for _, t in feed()), 3),
         "memory, GiB": round(torch.cuda.max_memory_allocated() / 2**30, 2) if cuda else None,
