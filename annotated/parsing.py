@@ -54,6 +54,7 @@ __all__ = [
     "treebank",
     "TREEBANKS",
     "load_treebank",
+    "side_by_side",
 ]
 
 
@@ -717,3 +718,24 @@ def load_treebank(name):
         raise ValueError(f"{name} is not fetched, its publishers keep it in another form ({published.files[0].address})"
                          f": set ANNOTATED_DATA to a folder that holds {published.files[0].path}, or use read_trees")
     return published.read({file.path: verified(folder, file) for file in published.files})
+
+
+@torch.no_grad()
+def side_by_side(model, gain=2.0):
+    """Start the decoder looking at the source position that has its own number.
+
+    Where each position has a vector unlike the others', equal projections for queries and keys
+    make a position's score greatest with its like. Later training changes them as it likes.
+
+    Args:
+        model: a new `Transformer`; its weights are changed.
+        gain: a factor on the queries' projection, and on the keys'.
+
+    Returns:
+        the model.
+    """
+    for layer in model.decoder.layers:
+        attention = layer.cross_attention
+        attention.W_Q.weight.mul_(gain)
+        attention.W_K.weight.copy_(attention.W_Q.weight)
+    return model

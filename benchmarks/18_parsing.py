@@ -44,6 +44,7 @@ from annotated.parsing import (
     read_trees,
     repair,
     right_branching,
+    side_by_side,
     spans,
     vocabularies,
     words_of,
@@ -128,7 +129,8 @@ def by_label(gold, predicted):
         for name, brackets in zip(totals, (*found, found[0] & found[1]), strict=True):
             for (label, _, _), count in brackets.items():
                 totals[name][label] += count
-    return {label: {name: counts[label] for name, counts in totals.items()} for label, _ in totals["gold"].most_common(12)}
+    labels = [label for label, _ in totals["gold"].most_common(12)]
+    return {label: {name: counts[label] for name, counts in totals.items()} for label in labels}
 
 
 def baseline(parts):
@@ -159,7 +161,8 @@ def choose(model, work, parts, words, tokens, device):
     f1 = bracket_f1(dev, trees_from(made, sentences, "constrained")).f1
     tried.append({"averaged": best[1], "beam": 4, "f1": round(f1, 2)})
     print(json.dumps(tried[-1]), file=sys.stderr)
-    return {"tried_on_dev": tried, "averaged": best[1], "beam": 4 if f1 > best[0] else 1, "dev_f1": max(round(f1, 2), round(best[0], 2))}
+    beam, f1 = (4, f1) if f1 > best[0] else (1, best[0])
+    return {"tried_on_dev": tried, "averaged": best[1], "beam": beam, "dev_f1": round(f1, 2)}
 
 
 def score(model, beam, parts, words, tokens):
@@ -200,12 +203,13 @@ def go(options):
     pairs = [encode_tree(tree, words, tokens) for tree in parts["train"]]
     pairs = [pair for pair in pairs if len(pair[0]) <= options.words]
     config = replace(TINY, N=options.N, d_model=options.d_model, d_ff=options.d_ff, h=options.h, d_k=None, d_v=None,
-                     P_drop=options.P_drop, vocab=len(tokens), source_vocab=len(words))
+                     P_drop=options.P_drop, norm="pre", final_norm=True, positions="learned",
+                     vocab=len(tokens), source_vocab=len(words))
     recipe = Recipe(steps=options.steps, warmup=options.warmup, rate=options.rate, source_tokens=options.words,
                     target_tokens=options.words, seed=options.seed, evaluate_every=options.every,
                     save_every=options.save_every, keep=10)
     torch.manual_seed(options.seed)
-    model = Transformer(config).to(device)
+    model = side_by_side(Transformer(config)).to(device)
     some = parts["dev"][:: max(1, len(parts["dev"]) // 300)]
     held_out = [words_of(tree) for tree in some]
 
@@ -258,19 +262,19 @@ def main():
     parser.add_argument("--d_model", type=int, default=128, help="(default 128; 1024 in the paper)")
     parser.add_argument("--d_ff", type=int, default=512)
     parser.add_argument("--h", type=int, default=4)
-    parser.add_argument("--P_drop", type=float, default=0.1)
+    parser.add_argument("--P_drop", type=float, default=0.05)
     parser.add_argument("--least", type=int, default=3, help="how often a word occurs to have a place of its own")
-    parser.add_argument("--steps", type=int, default=4500, help="updates")
-    parser.add_argument("--warmup", type=int, default=800)
-    parser.add_argument("--rate", type=float, default=0.6, help="a factor on Eq. 3")
-    parser.add_argument("--words", type=int, default=1500, help="of a batch, at most, padding counted")
-    parser.add_argument("--every", type=int, default=500, help="updates between evaluations")
+    parser.add_argument("--steps", type=int, default=2400, help="updates")
+    parser.add_argument("--warmup", type=int, default=200)
+    parser.add_argument("--rate", type=float, default=0.3, help="a factor on Eq. 3")
+    parser.add_argument("--words", type=int, default=1200, help="of a batch, at most, padding counted")
+    parser.add_argument("--every", type=int, default=300, help="updates between evaluations")
     parser.add_argument("--save_every", type=int, default=100, help="updates between checkpoints, of which 10 are kept")
     parser.add_argument("--trees", type=int, help="no more trees of each part than these, for a trial")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--work", type=Path, default=Path(".cache/18-parsing"), help="checkpoints (default %(default)s)")
+    parser.add_argument("--work", type=Path, default=Path(".cache/18-parsing"), help="for checkpoints")
     parser.add_argument("--out", type=Path, default=Path("results/18-parsing"))
     options = parser.parse_args()
     try:
