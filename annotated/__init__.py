@@ -8,7 +8,8 @@ def load(folder, device="cpu"):
     """Read a self-contained model folder (chapter 11): `load(folder).translate(["A man rides a bike."])`.
 
     Args:
-        folder: where a model, its configuration and its vocabulary lie.
+        folder: where a model, its configuration and its vocabulary lie, ours or MarianMT's
+            (chapter 21); or the name of such a model on the Hugging Face hub.
         device: where it is to compute.
 
     Returns:
@@ -18,5 +19,6 @@ def load(folder, device="cpu"):
         ValueError: the folder holds no model, or a damaged one.
     """
     from annotated.decoding import load  # here, so that `import annotated` does not import torch
+    from annotated.interop import is_foreign, load_marian
 
-    return load(folder, device)
+    return (load_marian if is_foreign(folder) else load)(folder, device)

@@ -38,7 +38,7 @@ from annotated.data import (
     replacing,
     token_batches,
 )
-from annotated.decoding import Translator, hypotheses, length_penalty, load, save
+from annotated.decoding import Translator, hypotheses, length_penalty, save
 from annotated.evaluation import bleu, chrf, cross_entropy
 from annotated.training import Recipe, Run, average, provenance, train
 from annotated.transformer import BASE, BIG, TINY, Config, Transformer
@@ -60,6 +60,7 @@ __all__ = [
     "opened",
     "translate_stream",
     "converse",
+    "load",
     "run_translate",
     "decoded",
     "FilePairs",
@@ -247,8 +248,10 @@ def fingerprint(paths):
 
 def job_of(options):
     """What must be the same for a stopped translation to go on; input is None for a pipe."""
-    model = sorted(path for path in options.model.iterdir() if path.is_file())
-    prints = {"model": fingerprint(model), "input": fingerprint([options.input or ""])}
+    folder = Path(options.model)  # or a name on the Hugging Face hub, which stands for itself
+    files = sorted(path for path in folder.glob("*") if path.is_file())
+    model = fingerprint(files) if files else str(folder)
+    prints = {"model": model, "input": fingerprint([options.input or ""])}
     return prints | {name: getattr(options, name) for name in ("beam", "alpha", "n_best")}
 
 
@@ -353,6 +356,11 @@ def converse(translator, options):
                 break
             for number, text in translated(translator, [line], options):
                 add(number, text)
+
+
+def load(folder, device):
+    """The Translator of a model folder of any kind; see `annotated.load`."""
+    return import_module("annotated").load(folder, device)
 
 
 def run_translate(options):
@@ -929,7 +937,7 @@ def add_speed(parser):
 def add_search(parser):
     """Options of the search."""
     add = parser.add_argument
-    add("--model", type=Path, required=True, help="a model folder")
+    add("--model", type=Path, required=True, help="a model folder, ours or MarianMT's")
     add("--beam", type=int, default=4, help="of the search; 1 is greedy (default 4)")
     add("--alpha", type=float, default=0.6, help="of the length penalty (default 0.6)")
     add_machine(parser)

@@ -226,7 +226,7 @@ class DecoderLayer(nn.Module):
             return self.self_attention.attend(x, *past)  # (R, 1, d_model)
 
         def look_across(x):  # to one memory, the hypotheses of a sentence are so many queries
-            queries = x.reshape(len(memory[0]), -1, x.shape[-1])  # (B, R / B, d_model)
+            queries = x.reshape(memory[0].shape[0], -1, x.shape[-1])  # (B, R / B, d_model)
             return self.cross_attention.attend(queries, *memory, mask).reshape(x.shape)  # (R, 1, d_model)
 
         x = self.add_norm[0](x, look_back)  # (R, 1, d_model)

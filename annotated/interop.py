@@ -1,0 +1,963 @@
+"""Real weights.
+
+Generated from book/21-real-weights.md by tools/tangle.py: edit the chapter, not this file.
+"""
+
+import json
+import math
+import re
+import warnings
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from annotated.data import Subwords, pad_batch, read_file, replacing
+from annotated.decoding import Translator, evaluating, greedy, select, widen
+from annotated.embedding import Embedding, positional_encoding
+from annotated.transformer import ACTIVATIONS, Config, State, Transformer
+
+__all__ = [
+    "torch_pairs",
+    "both_stacks",
+    "to_torch",
+    "torch_choices",
+    "from_torch",
+    "MARIAN_NAMES",
+    "marian_name",
+    "feature_order",
+    "feature_axis",
+    "read_json",
+    "marian_config",
+    "REQUIRED",
+    "MARIAN_FIELDS",
+    "read_weights",
+    "check_copies",
+    "from_marian",
+    "fill",
+    "unscale",
+    "is_hub_name",
+    "is_foreign",
+    "find_folder",
+    "MarianVocabulary",
+    "Generation",
+    "read_generation",
+    "Guided",
+    "continued",
+    "put_away",
+    "PublishedBeams",
+    "published_search",
+    "MarianTranslator",
+    "PublishedTranslator",
+    "load_marian",
+    "with_biases",
+    "start_from_zero",
+    "marian_vocabulary",
+    "marian_about",
+    "marian_tensors",
+    "to_marian",
+    "never_pad",
+    "write_marian",
+    "Table",
+    "traceable",
+    "EncoderGraph",
+    "StepGraph",
+    "graph_names",
+    "to_onnx",
+]
+
+
+def torch_pairs(layer, other):
+    """Which of our parameters make which of a torch layer's (section 3.1).
+
+    Args:
+        layer: an EncoderLayer or a DecoderLayer.
+        other: a layer of `nn.Transformer`.
+
+    Yields:
+        (list of our parameters, torch's one that holds them side by side).
+    """
+    for mine, name in (("self_attention", "self_attn"), ("cross_attention", "multihead_attn")):
+        a, b = getattr(layer, mine, None), getattr(other, name, None)
+        for kind in ("weight", "bias") if a else ():
+            yield [getattr(W, kind) for W in (a.W_Q, a.W_K, a.W_V)], getattr(b, f"in_proj_{kind}")
+            yield [getattr(a.W_O, kind)], getattr(b.out_proj, kind)
+    for mine, name in (("W_1", "linear1"), ("W_2", "linear2")):
+        a, b = getattr(layer.feed_forward, mine), getattr(other, name)
+        yield from (([a.weight], b.weight), ([a.bias], b.bias))
+    for i, residual in enumerate(layer.add_norm, 1):
+        norm = getattr(other, f"norm{i}")
+        yield from (([residual.norm.gain], norm.weight), ([residual.norm.bias], norm.bias))
+
+
+def both_stacks(model, theirs):
+    """The pairs of `torch_pairs` for all layers of both stacks, and the norms at their ends."""
+    for ours, other in ((model.encoder, theirs.encoder), (model.decoder, theirs.decoder)):
+        for layers in zip(ours.layers, other.layers, strict=True):
+            yield from torch_pairs(*layers)
+        if other.norm is not None:
+            yield from (([ours.norm.gain], other.norm.weight), ([ours.norm.bias], other.norm.bias))
+
+
+def to_torch(model):
+    """The two stacks of a Transformer as an `nn.Transformer`, which has no embeddings.
+
+    Args:
+        model: a Transformer.
+
+    Returns:
+        the `nn.Transformer`, batch first, in the same mode, with copies of the weights.
+
+    Raises:
+        ValueError: h * d_k or h * d_v is not d_model, which torch cannot have.
+    """
+    c = model.config
+    if {c.h * c.d_k, c.h * c.d_v} != {c.d_model}:
+        given = f"h={c.h}, d_k={c.d_k}, d_v={c.d_v}"
+        raise ValueError(f"model must have h * d_k = h * d_v = {c.d_model} for torch, got {given}")
+    with warnings.catch_warnings(action="ignore"):  # torch's remark that it will not nest tensors
+        theirs = nn.Transformer(
+            c.d_model, c.h, c.N, c.N, c.d_ff, c.P_drop, ACTIVATIONS[c.activation],
+            layer_norm_eps=c.eps_norm, batch_first=True, norm_first=c.norm == "pre")
+    if not c.final_norm:
+        theirs.encoder.norm = theirs.decoder.norm = None
+    for part in theirs.modules():
+        if isinstance(part, nn.MultiheadAttention):
+            part.dropout = c.P_drop_attention
+        if isinstance(part, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+            part.dropout.p = c.P_drop_ffn
+    with torch.no_grad():
+        for ours, other in both_stacks(model, theirs):
+            other.copy_(torch.zeros_like(other) if ours[0] is None else torch.cat(ours))
+    return theirs.to(next(model.parameters())).train(model.training)
+
+
+def torch_choices(theirs):
+    """What an `nn.Transformer` says of itself, as fields of a Config; see `from_torch`."""
+    encoder, decoder = theirs.encoder, theirs.decoder
+    layer, names = encoder.layers[0], {f: name for name, f in ACTIVATIONS.items()} | {F.relu: "relu"}
+    if len(encoder.layers) != len(decoder.layers):
+        numbers = f"{len(encoder.layers)} and {len(decoder.layers)}"
+        raise ValueError(f"theirs must have as many encoder as decoder layers, got {numbers}")
+    if layer.linear1.bias is None or (encoder.norm is None) != (decoder.norm is None):
+        raise ValueError("theirs must have biases, and a norm at the end of both stacks or of none")
+    if layer.activation not in names:
+        raise ValueError(f"theirs must have one of {', '.join(ACTIVATIONS)}, got {layer.activation}")
+    return {
+        "N": len(encoder.layers), "d_model": theirs.d_model, "h": theirs.nhead,
+        "d_ff": layer.linear1.out_features, "activation": names[layer.activation], "bias": True,
+        "norm": "pre" if layer.norm_first else "post", "final_norm": encoder.norm is not None,
+        "eps_norm": layer.norm1.eps, "P_drop": layer.dropout1.p,
+        "P_drop_attention": layer.self_attn.dropout, "P_drop_ffn": layer.dropout.p,
+    }
+
+
+def from_torch(theirs, vocab, **fields):
+    """A Transformer with the weights of an `nn.Transformer`; its embeddings are new.
+
+    Args:
+        theirs: an `nn.Transformer`.
+        vocab: number of tokens, about which torch's module knows nothing.
+        fields: further fields of Config, such as pad or positions.
+
+    Returns:
+        the Transformer, in the same mode, with copies of the weights.
+
+    Raises:
+        TypeError: theirs is another module.
+        ValueError: it has no counterpart here, or a field is refused.
+    """
+    if not isinstance(theirs, nn.Transformer):
+        raise TypeError(f"theirs must be an nn.Transformer, got {type(theirs).__name__}")
+    model = Transformer(Config(vocab=vocab, **torch_choices(theirs), **fields))
+    with torch.no_grad():
+        for ours, other in both_stacks(model, theirs):
+            for mine, part in zip(ours, other.chunk(len(ours))):
+                mine.copy_(part)
+    return model.to(next(theirs.parameters())).train(theirs.training)
+
+
+MARIAN_NAMES = {
+    "encoder.layers.": "model.encoder.layers.",
+    "decoder.layers.": "model.decoder.layers.",
+    "source_embedding.": "model.encoder.embed_tokens.",
+    "target_embedding.": "model.decoder.embed_tokens.",
+    "output_bias.bias": "final_logits_bias",
+    ".self_attention.": ".self_attn.",
+    ".cross_attention.": ".encoder_attn.",
+    ".W_Q.": ".q_proj.", ".W_K.": ".k_proj.", ".W_V.": ".v_proj.", ".W_O.": ".out_proj.",
+    ".feed_forward.W_1.": ".fc1.", ".feed_forward.W_2.": ".fc2.",
+    ".norm.gain": ".norm.weight",
+    ".add_norm.0.norm.": ".self_attn_layer_norm.",
+    ".add_norm.last.norm.": ".final_layer_norm.",
+    ".add_norm.1.norm.": ".encoder_attn_layer_norm.",
+}
+
+
+def marian_name(name, shared=True):
+    """What `transformers` calls one of our parameters.
+
+    Args:
+        name: of a parameter of a Transformer.
+        shared: whether one matrix embeds both languages; it then has one name.
+
+    Returns:
+        the name of the tensor in a MarianMT folder.
+    """
+    if shared and name.endswith("embedding.weight"):
+        return "model.shared.weight"
+    last = 1 if name.startswith("encoder") else 2
+    name = name.replace(f".add_norm.{last}.", ".add_norm.last.")
+    for ours, theirs in MARIAN_NAMES.items():
+        name = name.replace(ours, theirs)
+    return name
+
+
+def feature_order(d_model):
+    """Our features in Marian's order: those that carry sines, then those with cosines."""
+    return torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])  # (d_model,)
+
+
+def feature_axis(name):
+    """Which axis of one of our parameters runs over the d_model features; None: no axis does."""
+    if "embedding" in name:
+        return 1
+    if "norm" in name or ".W_O." in name or ".W_2." in name:
+        return 0
+    return 1 if name.endswith(".weight") else None
+
+
+def read_json(path):
+    """A dict from a JSON file; ValueError in one line where there is none."""
+    try:
+        content = json.loads(read_file(path))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} should hold names with values, not a {type(content).__name__}")
+    return content
+
+
+def marian_config(about, unk=1):
+    """The Config that a Marian config.json describes.
+
+    Args:
+        about: what config.json holds.
+        unk: the identifier of unknown pieces, which only the vocabulary tells.
+
+    Returns:
+        a Config.
+
+    Raises:
+        ValueError: the file is of another architecture, incomplete, or describes what has no counterpart.
+    """
+    if about.get("model_type") != "marian":
+        raise ValueError(f"config.json must have model_type 'marian', got {about.get('model_type')!r}")
+    for name in ("layers", "attention_heads", "ffn_dim"):
+        sides = [about.get(f"{side}_{name}") for side in ("encoder", "decoder")]
+        if sides[0] != sides[1]:
+            raise ValueError(f"encoder and decoder must have the same {name}, got {sides[0]} and {sides[1]}")
+    for name, needed in REQUIRED.items():
+        if about.get(name, needed) != needed:
+            raise ValueError(f"config.json must have {name} {needed}, got {about[name]!r}")
+    try:
+        fields = {ours: about[theirs] for ours, theirs in MARIAN_FIELDS.items()}
+    except KeyError as error:
+        raise ValueError(f"config.json is incomplete: it lacks {error}") from None
+    fields |= {"activation": {"silu": "swish"}.get(fields["activation"], fields["activation"])}
+    if not about.get("share_encoder_decoder_embeddings", True):
+        fields |= {"source_vocab": fields["vocab"], "vocab": about.get("decoder_vocab_size")}
+    return Config(**fields, unk=unk, eps_norm=1e-5, bias=True, output_bias=True)
+
+
+REQUIRED = {
+    "normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False,
+    "static_position_embeddings": True, "tie_word_embeddings": True, "is_encoder_decoder": True,
+}
+
+MARIAN_FIELDS = {
+    "N": "encoder_layers", "d_model": "d_model", "d_ff": "encoder_ffn_dim",
+    "h": "encoder_attention_heads", "vocab": "vocab_size", "activation": "activation_function",
+    "P_drop": "dropout", "P_drop_attention": "attention_dropout", "P_drop_ffn": "activation_dropout",
+    "pad": "pad_token_id", "bos": "decoder_start_token_id", "eos": "eos_token_id",
+}
+
+
+def read_weights(folder):
+    """The tensors of a model folder by name, in float32; no code in the file is executed.
+
+    Raises:
+        ValueError: there is no file of weights, or it is damaged or holds something else.
+    """
+    legacy = partial(torch.load, map_location="cpu", weights_only=True)
+    for name, read in (("model.safetensors", load_file), ("pytorch_model.bin", legacy)):
+        path = Path(folder, name)
+        if path.is_file():
+            try:
+                return {name: tensor.float() for name, tensor in read(path).items()}
+            except Exception as error:  # each library has errors of its own for a damaged file
+                reason = str(error).strip().partition("\n")[0][:120]
+                raise ValueError(f"{path} is damaged, or holds more than tensors: {reason}") from None
+    raise ValueError(f"{folder} has no weights: neither model.safetensors nor pytorch_model.bin")
+
+
+def check_copies(tensors, config):
+    """Look at tensors that say again what others say, and drop them.
+
+    Args:
+        tensors: name -> tensor, those of `read_weights`.
+        config: of the model that they are to fill.
+
+    Raises:
+        ValueError: one says something else.
+    """
+    shared = config.source_vocab is None
+    for side in ("encoder", "decoder"):
+        again = {f"model.{side}.embed_tokens.weight": "model.shared.weight"} if shared else {}
+        if side == "decoder":
+            again["lm_head.weight"] = marian_name("target_embedding.weight", shared)
+        for name, first in again.items():
+            copy = tensors.pop(name, None)
+            if copy is not None and not torch.equal(copy, tensors.get(first, copy)):
+                raise ValueError(f"{name} differs from {first}: the matrices must be one")
+        table = tensors.pop(f"model.{side}.embed_positions.weight", None)
+        if table is not None:
+            wanted = positional_encoding(torch.arange(len(table)), config.d_model)  # (n, d_model)
+            wanted = wanted[:, feature_order(config.d_model)]
+            if table.shape != wanted.shape or (table - wanted).abs().max() > 1e-3:
+                raise ValueError(f"model.{side}.embed_positions.weight holds no sines and cosines")
+
+
+def from_marian(folder):
+    """Load the model of a MarianMT folder, such as the OPUS-MT models (Tiedemann & Thottingal 2020).
+
+    Args:
+        folder: with config.json and model.safetensors or pytorch_model.bin; or a name on the
+            Hugging Face hub.
+
+    Returns:
+        a Transformer in evaluation mode, with bias, output_bias and eps_norm=1e-5.
+
+    Raises:
+        ValueError: the folder holds no such model, or one that is damaged or has no counterpart.
+    """
+    folder = find_folder(folder)
+    about = read_json(folder / "config.json")
+    words = folder / "vocab.json"
+    config = marian_config(about, read_json(words).get("<unk>", 1) if words.is_file() else 1)
+    tensors = read_weights(folder)
+    check_copies(tensors, config)
+    model = Transformer(config).eval()
+    fill(model, tensors)
+    if not about.get("scale_embedding", False):
+        unscale(model)
+    return model
+
+
+def fill(model, tensors):
+    """Copy Marian's tensors into our parameters, features in our order.
+
+    Args:
+        model: a Transformer.
+        tensors: name -> tensor, each used once.
+
+    Raises:
+        ValueError: one is missing, left over or of another shape.
+    """
+    shared, back = model.config.source_vocab is None, feature_order(model.config.d_model).argsort()
+    wanted = {marian_name(name, shared): (name, p) for name, p in model.named_parameters()}
+    for name in [*(wanted.keys() - tensors.keys()), *(tensors.keys() - wanted.keys())]:
+        what = "is missing" if name in wanted else "has no counterpart"
+        raise ValueError(f"the weights do not fit config.json: {name} {what}")
+    with torch.no_grad():
+        for theirs, (name, p) in wanted.items():
+            tensor = tensors[theirs]
+            tensor = tensor[0] if theirs == "final_logits_bias" and len(tensor) == 1 else tensor
+            if tensor.shape != p.shape:
+                shapes = f"{tuple(p.shape)}, got {tuple(tensor.shape)}"
+                raise ValueError(f"{theirs} must have the shape {shapes}")
+            axis = feature_axis(name)
+            p.copy_(tensor if axis is None else tensor.index_select(axis, back))
+
+
+def unscale(model):
+    """Make a model whose embeddings were not multiplied by sqrt(d_model) one of ours.
+
+    The shared matrix is divided by the root, and the decoder's last norm, which only the
+    logits read, multiplied by it.
+    """
+    root = math.sqrt(model.config.d_model)
+    norm = model.decoder.layers[-1].add_norm[-1].norm
+    with torch.no_grad():
+        for weight in {model.source_embedding.weight, model.target_embedding.weight}:
+            weight /= root
+        norm.gain *= root
+        norm.bias *= root
+
+
+def is_hub_name(folder):
+    """Whether it reads owner/model, and nothing here is called owner."""
+    return bool(re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(folder))) and not Path(folder).parent.exists()
+
+
+def is_foreign(folder):
+    """Whether a folder is to be loaded by `load_marian`: another library's, or a name on the hub."""
+    path = Path(folder, "config.json")
+    try:
+        return "model_type" in read_json(path) if path.is_file() else is_hub_name(folder)
+    except ValueError:  # damaged: the book's own `load` says so
+        return False
+
+
+def find_folder(folder):
+    """The folder as a Path; fetched through huggingface_hub where it is a name such as owner/model.
+
+    Raises:
+        ValueError: there is no such folder, or the model cannot be had.
+    """
+    path, name = Path(folder), str(folder)
+    if not is_hub_name(folder):
+        if not (path / "config.json").is_file():
+            raise ValueError(f"{folder} is not a model folder: it has no config.json")
+        return path
+    import huggingface_hub
+
+    files = ["*.json", "*.spm", "model.safetensors", "pytorch_model.bin"]
+    try:
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=files))
+    except Exception as error:  # of the hub, of the connection, of the disk
+        reason = " ".join(str(error).split())[:120]
+        raise ValueError(f"{name} is no folder here, and cannot be fetched by this name: {reason}") from None
+
+
+class MarianVocabulary:
+    """The vocabulary of a MarianMT folder: two SentencePiece models and a table of identifiers.
+
+    Args:
+        folder: with source.spm, target.spm, vocab.json and, where the languages have
+            tables of their own, target_vocab.json.
+
+    Raises:
+        ValueError: a file is missing or damaged.
+    """
+
+    def __init__(self, folder):
+        folder = Path(folder)
+        self.files = {f"{side}.spm": read_file(folder / f"{side}.spm") for side in ("source", "target")}
+        self.source, self.target = (self.processor(folder / name) for name in self.files)
+        self.source_ids = self.target_ids = read_json(folder / "vocab.json")
+        if (folder / "target_vocab.json").is_file():
+            self.target_ids = read_json(folder / "target_vocab.json")
+        for ids in (self.source_ids, self.target_ids):
+            if missing := {"</s>", "<unk>", "<pad>"} - ids.keys():
+                raise ValueError(f"the vocabulary of {folder} lacks {', '.join(sorted(missing))}")
+        self.pieces = {i: piece for piece, i in self.target_ids.items()}
+
+    def processor(self, path):
+        """The SentencePiece model of a file that is read."""
+        import sentencepiece
+
+        made = sentencepiece.SentencePieceProcessor()
+        try:
+            made.LoadFromSerializedProto(self.files[path.name])
+        except RuntimeError:
+            raise ValueError(f"{path} is damaged: it is no SentencePiece model") from None
+        return made
+
+    def encode(self, text, target=False):
+        """Turn a text into identifiers, eos at the end; a leading >>code<< is a piece of its own."""
+        model, ids = (self.target, self.target_ids) if target else (self.source, self.source_ids)
+        code, text = re.fullmatch(r"(>>.*?<<)?(.*)", text, re.DOTALL).groups()
+        pieces = [*([code] if code else []), *model.encode(text, out_type=str), "</s>"]
+        return [ids.get(piece, ids["<unk>"]) for piece in pieces]
+
+    def decode(self, ids):
+        """Turn identifiers of the target into a text; pad, eos and unknown pieces vanish."""
+        pieces = [self.pieces.get(int(i), "<unk>") for i in ids]
+        words = [piece for piece in pieces if piece not in ("<pad>", "</s>", "<unk>")]
+        return self.target.decode_pieces(words).replace("▁", " ").strip()
+
+    def __len__(self):
+        return len(self.target_ids)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """How a published Marian model is to be searched (its generation_config.json).
+
+    Args:
+        beam: hypotheses a sentence.
+        power: a sum of log-probabilities is divided by length ** power.
+        max_len: tokens of an output at most.
+        forbidden: tokens that are never said.
+        forced_eos: whether an output that reaches max_len ends in eos.
+        renormalise: whether probabilities sum to 1 again without the forbidden tokens.
+    """
+
+    beam: int = 1
+    power: float = 1.0
+    max_len: int = 511
+    forbidden: tuple = ()
+    forced_eos: bool = False
+    renormalise: bool = False
+
+    def guide(self, scores, length, eos):
+        """Rule tokens out, in place: scores, (R, vocab), of the token that makes an output this long."""
+        scores[:, list(self.forbidden)] = -math.inf
+        if self.forced_eos and length == self.max_len:
+            scores[:] = -math.inf
+            scores[:, eos] = 0.0
+        return scores  # (R, vocab)
+
+    def log_probs(self, logits, length, eos):
+        """Log-probabilities, (R, vocab), after the rules; arguments as of `guide`."""
+        log_p = self.guide(logits.log_softmax(-1), length, eos)  # (R, vocab)
+        return log_p.log_softmax(-1) if self.renormalise else log_p
+
+
+def read_generation(folder):
+    """The `Generation` of a MarianMT folder; older folders keep it in config.json.
+
+    Raises:
+        ValueError: it asks for what is not here: early_stopping, or bad words of several tokens.
+    """
+    files = [Path(folder, name) for name in ("config.json", "generation_config.json")]
+    about = {k: v for path in files if path.is_file() for k, v in read_json(path).items()}
+    forbidden = about.get("bad_words_ids") or []
+    if about.get("early_stopping") or any(len(ids) != 1 for ids in forbidden):
+        asked = "early_stopping" if about.get("early_stopping") else "bad_words_ids of several tokens"
+        raise ValueError(f"{folder} asks for {asked}, which this search does not have")
+    return Generation(
+        about.get("num_beams") or 1, float(about.get("length_penalty") or 1.0),
+        (about.get("max_length") or 512) - 1, tuple(ids[0] for ids in forbidden),
+        about.get("forced_eos_token_id") is not None, bool(about.get("renormalize_logits")))
+
+
+class Guided(nn.Module):
+    """A model to which the rules of a `Generation` apply, whichever search asks it.
+
+    Args:
+        model: a Transformer, or a packed one.
+        how: the `Generation`.
+    """
+
+    def __init__(self, model, how):
+        super().__init__()
+        self.model, self.config, self.how = model, model.config, how
+
+    def start(self, source):
+        """As the model's."""
+        return self.model.start(source)
+
+    def step(self, ids, state):
+        """As the model's, with -inf for what may not be said."""
+        logits, after = self.model.step(ids, state)  # (R, vocab)
+        return self.how.guide(logits, after.past[0][0].shape[2], self.config.eos), after
+
+
+def continued(tokens, log_p, log_probs):
+    """The 2k best continuations of k hypotheses: were half of them to end, k could go on.
+
+    Args:
+        tokens: of the hypotheses so far, (B, k, t).
+        log_p: theirs, (B, k).
+        log_probs: of the next token, (B, k, vocab).
+
+    Returns:
+        tokens (B, 2k, t + 1), log_p (B, 2k), and the hypothesis that each continues (B, 2k).
+    """
+    k, vocab = log_probs.shape[1:]
+    log_p, index = (log_p[..., None] + log_probs).flatten(1).topk(2 * k)  # (B, 2*k)
+    parent, token = index // vocab, index % vocab  # (B, 2*k)
+    before = tokens.gather(1, parent[..., None].expand(-1, -1, tokens.shape[-1]))  # (B, 2*k, t)
+    return torch.cat([before, token[..., None]], -1), log_p, parent
+
+
+def put_away(pools, tokens, scores, ended):
+    """Move hypotheses that ended to their sentence's pool, which keeps the k best.
+
+    Args:
+        pools: B lists of (ids, score), best first.
+        tokens: (B, 2k, t), the start token first.
+        scores: (B, 2k), best first.
+        ended: (B, 2k); only what ranks among the k best counts.
+    """
+    k = ended.shape[1] // 2
+    for b, i in ended[:, :k].nonzero().tolist():
+        pools[b].append((tokens[b, i, 1:].tolist(), scores[b, i].item()))
+        pools[b].sort(key=lambda hypothesis: -hypothesis[1])
+        del pools[b][k:]
+
+
+class PublishedBeams:
+    """The hypotheses of a search after `transformers`: what has ended frees its place.
+
+    Args:
+        source: (B, S).
+        config: of the model.
+        how: a `Generation`.
+    """
+
+    def __init__(self, source, config, how):
+        self.eos, self.how = config.eos, how
+        self.found = [[] for _ in source]
+        self.pools = list(self.found)  # those of the sentences still under way
+        self.tokens = source.new_full((len(source), how.beam, 1), config.bos)  # (B, k, 1)
+        # Every place but the first is empty, or the same hypothesis would stand in all.
+        self.log_p = torch.full(self.tokens.shape[:2], -math.inf, device=source.device)  # (B, k)
+        self.log_p[:, 0] = 0.0
+
+    def extend(self, logits):
+        """Make one step, logits (B * k, vocab); returns the rows of the state to go on with."""
+        length, how = self.tokens.shape[-1], self.how
+        log_probs = how.log_probs(logits, length, self.eos).unflatten(0, self.log_p.shape)
+        tokens, log_p, parent = continued(self.tokens, self.log_p, log_probs)
+        ended = (tokens[..., -1] == self.eos) | (length == how.max_len)  # (B, 2*k)
+        put_away(self.pools, tokens, log_p / length**how.power, ended)
+        self.log_p, index = log_p.masked_fill(ended, -math.inf).topk(how.beam)  # (B, k)
+        self.tokens = tokens.gather(1, index[..., None].expand(-1, -1, length + 1))  # (B, k, length + 1)
+        return self.leave(length, parent.gather(1, index))
+
+    def leave(self, length, parent):
+        """Drop the sentences whose pool is full of better ones than can be hoped for."""
+        hope, k = (self.log_p[:, 0] / length**self.how.power).tolist(), self.how.beam
+        going = [b for b, pool in enumerate(self.pools) if length < self.how.max_len
+                 and (len(pool) < k or hope[b] > pool[-1][1])]
+        self.pools = [self.pools[b] for b in going]
+        rows = torch.tensor(going, dtype=torch.long, device=parent.device)  # (B,)
+        self.tokens, self.log_p = self.tokens[rows], self.log_p[rows]
+        return (rows[:, None] * k + parent[rows]).flatten()
+
+
+def published_search(model, source, how):
+    """Beam search as `transformers` does it (version 5, early_stopping=False).
+
+    Args:
+        model: anything with `start`, `step` and `config`.
+        source: (B, S), each sentence ending in eos, padding at the end.
+        how: a `Generation`.
+
+    Returns:
+        B lists of (ids, score), best first: no start token, eos last where it was reached.
+    """
+    with evaluating(model):
+        beams = PublishedBeams(source, model.config, how)
+        everyone = torch.arange(len(source), device=source.device)  # (B,)
+        state = widen(model.start(source), everyone, how.beam)
+        while beams.pools:
+            logits, state = model.step(beams.tokens[..., -1].flatten(), state)  # (R, vocab)
+            rows = beams.extend(logits)  # (R,)
+            state = select(state, rows) if len(rows) else None
+    return beams.found
+
+
+class MarianTranslator(Translator):
+    """A published model with its vocabulary, searched as the book does, by the model's rules.
+
+    Args:
+        model: a Transformer, of `from_marian`.
+        vocabulary: a MarianVocabulary.
+        how: a `Generation`.
+        longest: a line of more tokens is translated in pieces.
+    """
+
+    def __init__(self, model, vocabulary, how, longest=200):
+        super().__init__(model, vocabulary, longest)
+        self.how, self.quick = how, Guided(self.quick, how)
+
+
+class PublishedTranslator(MarianTranslator):
+    """A published model searched as `transformers` does; alpha is the power of the length."""
+
+    def search(self, batch, beam, alpha):
+        """Translate lists of identifiers that fit one batch."""
+        device = next(self.model.parameters()).device
+        source = pad_batch(batch, self.model.config.pad).to(device)  # (B, S)
+        if beam == 1:
+            found = greedy(self.quick, source, self.how.max_len)
+        else:
+            how = replace(self.how, beam=beam, power=alpha)
+            found = [pool[0][0] for pool in published_search(self.quick.model, source, how)]
+        return [self.vocabulary.decode(ids) for ids in found]
+
+
+def load_marian(folder, device="cpu", kind=MarianTranslator):
+    """Load a MarianMT folder whole; `annotated.load` calls this where it meets one.
+
+    Args:
+        folder: with the model's files, source.spm, target.spm and vocab.json; or a name on the
+            Hugging Face hub.
+        device: where it is to compute.
+        kind: MarianTranslator, or PublishedTranslator for the search of `transformers`.
+
+    Returns:
+        a Translator.
+
+    Raises:
+        ValueError: the folder holds no such model, or one that is damaged or has no counterpart.
+    """
+    folder = find_folder(folder)
+    model, vocabulary = from_marian(folder), MarianVocabulary(folder)
+    c = model.config
+    for ids, size in ((vocabulary.source_ids, c.source_vocab or c.vocab), (vocabulary.target_ids, c.vocab)):
+        if not all(isinstance(i, int) and 0 <= i < size for i in ids.values()):
+            raise ValueError(f"the vocabulary of {folder} has identifiers outside 0..{size - 1}, the model's")
+    return kind(model.to(device), vocabulary, read_generation(folder))
+
+
+def with_biases(model):
+    """A copy of a Transformer that has all the biases of Marian's, 0 where there was none."""
+    twin = Transformer(replace(model.config, bias=True, output_bias=True)).eval()
+    twin.load_state_dict(model.state_dict(), strict=False)
+    return twin
+
+
+def start_from_zero(model):
+    """Make the embedding of the first target token 0, and leave the probabilities as they are.
+
+    The row is taken from every row of the target's matrix, which moves all logits of a position
+    by one number. What the first layers then miss, biases of theirs give back.
+
+    Args:
+        model: a post-norm Transformer with biases; it is changed.
+    """
+    with torch.no_grad():
+        row = model.target_embedding.weight[model.config.bos].clone()  # (d_model,)
+        missing = row * math.sqrt(model.config.d_model)  # (d_model,)
+        model.target_embedding.weight -= row
+        shared = model.source_embedding is model.target_embedding
+        for stack in (model.encoder, model.decoder) if shared else (model.decoder,):
+            attention = stack.layers[0].self_attention
+            for W in (attention.W_Q, attention.W_K, attention.W_V):
+                W.bias += W.weight @ missing
+            attention.W_O.bias += missing  # for the residual connection
+
+
+def marian_vocabulary(vocabulary, config):
+    """The files of a vocabulary in Marian's layout, and the order of its tokens there.
+
+    Args:
+        vocabulary: a Subwords, or a MarianVocabulary, whose order stays.
+        config: of its model.
+
+    Returns:
+        name -> bytes or dict; list of our identifiers, eos and unk first and padding last.
+
+    Raises:
+        TypeError: the vocabulary is of another kind.
+    """
+    if isinstance(vocabulary, MarianVocabulary):
+        tables = {"vocab.json": vocabulary.source_ids}
+        if config.source_vocab is not None:
+            tables["target_vocab.json"] = vocabulary.target_ids
+        return vocabulary.files | tables, list(range(config.vocab))
+    if not isinstance(vocabulary, Subwords):
+        raise TypeError(f"vocabulary must be Subwords or MarianVocabulary, got {type(vocabulary).__name__}")
+    c, name = config, vocabulary.processor.id_to_piece
+    special = (c.pad, c.bos, c.eos, c.unk)
+    order = [c.eos, c.unk, *(i for i in range(c.vocab) if i not in special), c.bos, c.pad]
+    table = {name(ours): theirs for theirs, ours in enumerate(order)}
+    return {"source.spm": vocabulary.model, "target.spm": vocabulary.model, "vocab.json": table}, order
+
+
+def marian_about(config, order):
+    """config.json and generation_config.json of a model, as dicts.
+
+    Args:
+        config: of the model.
+        order: our identifiers in Marian's order.
+    """
+    c, pad, eos = config, order.index(config.pad), order.index(config.eos)
+    start = order.index(c.bos) if order == sorted(order) else pad
+    about = {theirs: getattr(c, ours) for ours, theirs in MARIAN_FIELDS.items()}
+    about |= {k.replace("encoder_", "decoder_"): about[k] for k in about if k.startswith("encoder_")}
+    ids = {"pad_token_id": pad, "eos_token_id": eos, "decoder_start_token_id": start}
+    about |= REQUIRED | ids | {"model_type": "marian", "architectures": ["MarianMTModel"]}
+    about |= {"scale_embedding": True, "max_position_embeddings": 1024, "decoder_vocab_size": c.vocab}
+    about["share_encoder_decoder_embeddings"] = c.source_vocab is None
+    about["vocab_size"] = c.source_vocab or c.vocab
+    search = {"num_beams": 4, "max_length": 512, "bad_words_ids": [[pad]], "forced_eos_token_id": eos}
+    return about, ids | search
+
+
+def marian_tensors(model, order):
+    """The parameters of a Transformer under Marian's names, features and tokens in its order.
+
+    Args:
+        model: a Transformer with biases.
+        order: our identifiers in Marian's order, for both languages where they share a matrix.
+
+    Returns:
+        name -> tensor.
+    """
+    c = model.config
+    features, shared, tensors = feature_order(c.d_model), c.source_vocab is None, {}
+    for name, p in model.named_parameters():
+        tensor, axis = p.detach().cpu().float(), feature_axis(name)
+        tensor = tensor if axis is None else tensor.index_select(axis, features)
+        if name in ("target_embedding.weight", "output_bias.bias"):
+            tensor = tensor[order]
+        tensor = tensor[None] if name == "output_bias.bias" else tensor
+        tensors[marian_name(name, shared)] = tensor.contiguous()
+    return tensors
+
+
+def to_marian(model, vocabulary, folder):
+    """Write a Transformer as a MarianMT folder, for `transformers`, CTranslate2 and `from_marian`.
+
+    Marian's LayerNorm has eps 1e-5, whatever `eps_norm` was: logits move a little.
+
+    Args:
+        model: a post-norm Transformer with sinusoids.
+        vocabulary: its Subwords, or a MarianVocabulary.
+        folder: made where it does not exist.
+
+    Raises:
+        ValueError: the model has no counterpart; the message names the field.
+        TypeError: the vocabulary is of another kind.
+    """
+    c, folder = model.config, Path(folder)
+    needed = {"norm": "post", "final_norm": False, "positions": "sinusoidal"}
+    for name, value in (needed | dict.fromkeys(("d_k", "d_v"), c.d_model / c.h)).items():
+        if getattr(c, name) != value:
+            raise ValueError(f"a Marian model must have {name}={value}, got {getattr(c, name)}")
+    files, order = marian_vocabulary(vocabulary, c)
+    twin = with_biases(model)
+    start_from_zero(twin)
+    if c.pad != c.bos:
+        never_pad(twin)
+    write_marian(folder, files, marian_tensors(twin, order), *marian_about(c, order))
+
+
+def never_pad(model):
+    """Let padding begin the target, with an embedding of 0, and never be said."""
+    with torch.no_grad():
+        model.target_embedding.weight[model.config.pad] = 0.0
+        model.output_bias.bias[model.config.pad] = -1e4  # finite in half precision, too
+
+
+def write_marian(folder, files, tensors, about, generation):
+    """Write the files of a MarianMT folder, config.json last: a folder without it is no model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": "target_vocab.json" in files}
+    files |= {"tokenizer_config.json": tokenizer, "generation_config.json": generation, "config.json": about}
+    with replacing(folder / "model.safetensors") as fresh:
+        save_file(tensors, fresh, {"format": "pt"})
+    for name, content in files.items():
+        with replacing(folder / name) as fresh:
+            if isinstance(content, dict):
+                content = json.dumps(content, indent=1, ensure_ascii=False).encode()
+            fresh.write_bytes(content)
+
+
+class Table(nn.Module):
+    """Rows of a matrix as an `Embedding` gives them, without checks, which a graph cannot hold.
+
+    Args:
+        weight: (n, d_model).
+        scale: by which the rows are multiplied.
+    """
+
+    def __init__(self, weight, scale=1.0):
+        super().__init__()
+        self.scale, self.weight = scale, nn.Parameter(weight.detach(), requires_grad=False)
+
+    def forward(self, rows):
+        """Look up rows, any shape: rows.shape + (d_model,)."""
+        return F.embedding(rows, self.weight) * self.scale
+
+    def logits(self, x):
+        """As the embedding's: (..., d_model) to (..., n)."""
+        return x @ self.weight.T
+
+
+def traceable(model, positions=1024):
+    """A copy of a Transformer that can be traced: tables for embeddings and for positions."""
+    twin, c = deepcopy(model).cpu().float().eval(), model.config
+    made = {e: Table(e.weight, math.sqrt(c.d_model)) for e in (twin.source_embedding, twin.target_embedding)}
+    twin.source_embedding = made[twin.source_embedding]
+    twin.target_embedding = made[twin.target_embedding]
+    count = c.max_positions if c.positions == "learned" else positions
+    twin.positions = Table(twin.positions(torch.arange(count)))
+    return twin.requires_grad_(False)
+
+
+class EncoderGraph(nn.Module):
+    """The encoder, and the keys and values that each decoder layer makes of the memory, flat.
+
+    Args:
+        model: a Transformer of `traceable`.
+    """
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, source):
+        """source (B, S) -> K (B, h, S, d_k), V (B, h, S, d_v) for each layer in turn."""
+        return [x for layer in self.model.start(source).memory for x in layer]
+
+
+class StepGraph(nn.Module):
+    """One cached step of the decoder: all that it remembers goes in and comes out as tensors.
+
+    Args:
+        model: a Transformer of `traceable`.
+    """
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids, source, *tensors):
+        """Tokens (B,), source (B, S), then K and V of each layer: of the past, of the memory.
+
+        Returns:
+            logits (B, vocab), then K and V of the past of each layer, one position longer.
+        """
+        layers = list(zip(tensors[::2], tensors[1::2]))
+        past, memory = layers[:len(layers) // 2], layers[len(layers) // 2:]
+        mask = (source != self.model.config.pad)[:, None, None]  # (B, 1, 1, S)
+        logits, state = self.model.step(ids, State(past, memory, mask))  # (B, vocab)
+        return [logits, *(x for layer in state.past for x in layer)]
+
+
+def graph_names(N):
+    """What the inputs and outputs of the two graphs are called: past, memory and new past."""
+    def both(kind):
+        return [f"{kind}.{i}.{letter}" for i in range(N) for letter in "KV"]
+
+    return both("past"), both("memory"), both("new")
+
+
+def to_onnx(model, folder):
+    """Write a Transformer as two ONNX graphs: encoder.onnx and step.onnx, of any B, S and t.
+
+    The caller loops: `memory.*` from the encoder; `past.*` empty at first, (B, h, 0, d_k)
+    and (B, h, 0, d_v), then `new.*` of the step before.
+
+    Args:
+        model: a Transformer; inputs and outputs are float32.
+        folder: made where it does not exist.
+    """
+    folder, c, twin = Path(folder), model.config, traceable(model)
+    folder.mkdir(parents=True, exist_ok=True)
+    past, memory, new = graph_names(c.N)
+    source, ids = torch.full((2, 3), c.eos), torch.full((2,), c.bos)  # (B, S), (B,)
+    state = twin.start(source)
+    seen = [x.repeat(1, 1, 2, 1) for layer in twin.step(ids, state)[1].past for x in layer]
+    kept = [x for layer in state.memory for x in layer]
+    axes = {"ids": {0: "B"}, "source": {0: "B", 1: "S"}, "logits": {0: "B"}}
+    axes |= {name: {0: "B", 2: "t"} for name in past} | {name: {0: "B", 2: "S"} for name in memory}
+    axes |= {name: {0: "B", 2: "t + 1"} for name in new}
+    export = partial(torch.onnx.export, dynamo=False, dynamic_axes=axes, opset_version=17)
+    with warnings.catch_warnings(action="ignore"):  # remarks of the tracer about checks of shapes
+        export(EncoderGraph(twin), (source,), folder / "encoder.onnx",
+               input_names=["source"], output_names=memory)
+        export(StepGraph(twin), (ids, source, *seen, *kept), folder / "step.onnx",
+               input_names=["ids", "source", *past, *memory], output_names=["logits", *new])
