@@ -1,0 +1,91 @@
+"""How long does translating a file with a MarianMT folder take, beside `transformers`?
+
+    python benchmarks/21_marian.py [--rounds 3] [--threads 1] [--out results/21-marian]
+
+The book's Tatoeba model, written by `to_marian`, so that both sides read one folder. The lines are English sentences
+of the built-in grammar: short ones, and every fourth joined of three. Each side as its user would do it:
+`PublishedTranslator.translate`, which sorts by length; `MarianMTModel.generate` with MarianTokenizer in batches of
+32 in the file's order, and once more in the order of length. Greedy, and beam 4 with their penalty and stopping
+rule, so that the outputs are the same; the share that is stands in the record, too, and the book's own search.
+Subwords are encoded and decoded inside the measured time. Writes run.json and scores.json.
+"""
+
+import argparse
+import tempfile
+import warnings
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from peers import keep_memory, summary, take_turns, write_record
+
+from annotated.data import grammar_corpus
+from annotated.decoding import load
+from annotated.interop import PublishedTranslator, load_marian, to_marian
+
+BATCH, LONGEST = 32, 100
+
+
+def sentences(count):
+    """English sentences of the grammar's held-out part; every fourth line is three of them."""
+    texts = [source for source, _ in grammar_corpus(train=10, validation=10, test=2 * count).test]
+    pieces = iter(texts)
+    return [" ".join(next(pieces) for _ in range(3 if i % 4 == 0 else 1)) for i in range(count)]
+
+
+@torch.inference_mode()
+def of_transformers(model, tokenizer, beam, sort, lines):
+    order = sorted(range(len(lines)), key=lambda i: len(lines[i]), reverse=True) if sort else range(len(lines))
+    order, outputs = list(order), [""] * len(lines)
+    for i in range(0, len(order), BATCH):
+        rows = order[i : i + BATCH]
+        batch = tokenizer([lines[row] for row in rows], return_tensors="pt", padding=True)
+        made = model.generate(**batch, num_beams=beam, do_sample=False, length_penalty=1.0, max_new_tokens=LONGEST)
+        for row, text in zip(rows, tokenizer.batch_decode(made, skip_special_tokens=True), strict=True):
+            outputs[row] = text
+    return outputs
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--lines", type=int, default=200)
+    parser.add_argument("--model", type=Path, default=Path("results/tatoeba-cpu"))
+    parser.add_argument("--out", type=Path, default=Path("results/21-marian"))
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore", message=".*sacremoses.*")
+    from transformers import MarianMTModel, MarianTokenizer
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    torch.set_num_threads(options.threads)
+    keep_memory()
+    lines, trained = sentences(options.lines), load(options.model)
+    with tempfile.TemporaryDirectory() as folder:
+        to_marian(trained.model, trained.vocabulary, folder)
+        theirs, tokenizer = MarianMTModel.from_pretrained(folder).eval(), MarianTokenizer.from_pretrained(folder)
+        by_the_book = load_marian(folder)
+    how = replace(by_the_book.how, max_len=LONGEST)
+    ours = PublishedTranslator(by_the_book.model, by_the_book.vocabulary, how)
+    scores = {"lines": len(lines), "batch of transformers": BATCH, "longest output": LONGEST}
+    for name, beam in (("greedy", 1), ("beam 4", 4)):
+        sides = {
+            "ours": partial(ours.translate, beam=beam, alpha=1.0),
+            "ours, the book's search": partial(by_the_book.translate, beam=beam),
+            "transformers": partial(of_transformers, theirs, tokenizer, beam, False),
+            "transformers, sorted": partial(of_transformers, theirs, tokenizer, beam, True),
+        }
+        made = {side: translate(lines) for side, translate in sides.items()}
+        rows = summary(take_turns({side: partial(f, lines) for side, f in sides.items()}, options.rounds, name))
+        for side, outputs in made.items():
+            rows[side]["outputs equal to ours"] = round(sum(map(str.__eq__, outputs, made["ours"])) / len(lines), 3)
+            print(f"{name:8}{side:26}", *(f"{key} {value}" for key, value in rows[side].items()), sep="  ")
+        scores[name] = rows
+    write_record(options.out, scores, {"transformers": version("transformers")})
+
+
+if __name__ == "__main__":
+    main()
