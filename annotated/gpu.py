@@ -683,6 +683,8 @@ def team_of_environment(device):
 
     Args:
         device: "cpu" or "cuda".
+
+    A process that answers nobody for ANNOTATED_TIMEOUT_MINUTES, 30 by default, counts as lost.
     """
     size = int(os.environ.get("WORLD_SIZE", 1))
     if size == 1:

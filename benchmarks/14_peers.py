@@ -22,8 +22,6 @@ from annotated.data import Batches
 from annotated.optimization import optimizer
 from annotated.transformer import Transformer
 
-OURS = "ours"
-
 
 def sides(config, options):
     """name -> (model, update), all with the same weights; and name -> why one is missing."""
@@ -31,14 +29,16 @@ def sides(config, options):
     torch.manual_seed(0)
     ours = Transformer(config)
     chosen = on_gpu.settings("batches made ahead")
-    for name, change in ((OURS, {"compile": True}), ("ours, not compiled", {}), ("ours, plain", None)):
+    for name, change in (("ours", {"compile": True}), ("ours, not compiled", {}), ("ours, plain", None)):
+        if options.not_compiled and name == "ours":
+            continue
         model = Transformer(config)
         model.load_state_dict(ours.state_dict())
         changes = {"precision": "bfloat16"} if change is None else chosen | change
         model = model.to(options.device)
         found[name] = model, on_gpu.prepare(model, changes, options.device, options.backend)
     for name, kind, copy in (("torch.nn.Transformer", TorchTransformer, torch_weights), ("XTransformer", X, x_weights)):
-        for compile_ in (False, True):
+        for compile_ in (False,) if options.not_compiled else (False, True):
             label = f"{name}, compiled" if compile_ else name
             try:
                 model = kind(config)
@@ -55,7 +55,8 @@ def sides(config, options):
 @torch.no_grad()
 def check_equal(found, batch):
     """Refuse to time what does not compute the same in float32; returns the largest difference of a logit."""
-    logits = {name: model.eval()(*batch) for name, (model, _) in found.items() if "compiled" not in name}
+    plain = [name for name in found if ", compiled" not in name and name != "ours"]
+    logits = {name: found[name][0].eval()(*batch) for name in plain}
     for name, (model, _) in found.items():
         model.train()
         if name in logits:
@@ -67,6 +68,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     on_gpu.add_options(parser, "results/14-peers")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--not-compiled", action="store_true", help="leave out what is compiled, for a trial")
     options = parser.parse_args()
     scores = on_gpu.done_before(options.out)
     for size in options.sizes:
@@ -89,7 +91,7 @@ def main():
                 del runs[name]
         times = take_turns(runs, options.rounds)
         tokens = sum(len(t) for _, t in pairs)
-        for name, row in summary(times, OURS).items():
+        for name, row in summary(times, "ours" if "ours" in times else "ours, not compiled").items():
             rows[name] = row | {"tokens a second": round(tokens / row["median"])}
         scores[size] = rows | {"missing": missing}
         versions = {} if "XTransformer" in missing else {"x-transformers": version("x-transformers")}

@@ -10,6 +10,8 @@ import time
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,9 +19,9 @@ import torch
 import torch._dynamo
 from shapes import checked, unseen
 
-from annotated import gpu
+from annotated import cli, gpu
 from annotated.attention import additive_attention, scaled_dot_product_attention
-from annotated.data import Batches, make_batch
+from annotated.data import Batches, grammar_corpus, make_batch
 from annotated.layers import LayerNorm
 from annotated.masks import causal_mask
 from annotated.multihead import AttentionDropout
@@ -461,10 +463,9 @@ def test_a_lost_process_ends_the_job_with_a_line_and_a_checkpoint(tmp_path):
     assert job.returncode != 0
     assert re.search(r"annotated train: process \d of 2 has lost another one; checkpoint \d{7} is whole; the same command", said), said[-3000:]
     step = int(sorted((tmp_path / "model/checkpoints").glob("[0-9]*"))[-1].name)
-    alone = [sys.executable, *command[command.index("-m", 3) :]]
+    alone = command[command.index("annotated") + 1 :]
     alone[alone.index("100000")] = str(step + 2)
-    done = subprocess.run(alone, capture_output=True, text=True, env=quiet)  # one process goes on
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert cli.main(alone) == 0  # one process goes on
     steps = [json.loads(line)["step"] for line in (tmp_path / "model/log.jsonl").read_text().splitlines()]
     assert max(steps) == step + 2
 
@@ -485,6 +486,135 @@ def test_another_error_is_not_taken_for_a_lost_process(tmp_path):
 def test_a_run_of_one_process_is_a_run(tmp_path):
     run = gpu.TeamRun(model_of(), None)
     assert isinstance(run, Run) and run.stops([2]) and not run.stops([])
+
+
+# ---- the programs that make the records, at tiny size
+
+TINY_RUN = "--device cpu --sizes tiny --tokens 100 --batches 1 --seconds 0 --backend eager".split()
+
+
+@pytest.fixture
+def program(monkeypatch):
+    "Load a program of benchmarks/; the result calls its main function, or gives a name of it."
+    folder = Path(__file__).parent.parent / "benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+
+    def load(name):
+        module = module_from_spec(spec := spec_from_file_location(f"program_{name}", folder / f"{name}.py"))
+        spec.loader.exec_module(module)
+
+        def call(*arguments):
+            monkeypatch.setattr(sys, "argv", [str(folder / f"{name}.py"), *map(str, arguments)])
+            module.main()
+
+        return module, call
+
+    return load
+
+
+def scores_in(folder):
+    run = json.loads((folder / "run.json").read_text())
+    assert run["seed" if "seed" in run else "recipe"] is not None and run["machine"] and run["commit"]
+    return json.loads((folder / "scores.json").read_text())
+
+
+def test_the_ladder_is_climbed_written_and_gone_on_with(program, tmp_path, capsys):
+    ladder, climb = program("14_ladder")
+    steps = ["float32, plain", "fused attention", "CUDA graphs"]
+    monkey = list(ladder.on_gpu.RUNGS)
+    assert monkey[0] == steps[0] and monkey[-1] == steps[-1]
+    chosen = ladder.on_gpu.settings("fused attention")
+    assert chosen == {"precision": "bfloat16", "attention": True}
+    climb(*TINY_RUN, "--here", "--rungs", steps[0], "--out", tmp_path)
+    assert "tokens/s" in capsys.readouterr().out
+    first = scores_in(tmp_path)["tiny"][0]
+    assert first["gradients differ by"] == 0 and first["operations a byte"] > 0 and 0 < first["share of the matrix rate"]
+    climb(*TINY_RUN, "--here", "--rungs", steps[0], "loss in pieces", "--out", tmp_path)
+    rows = scores_in(tmp_path)["tiny"]
+    assert [row["rung"] for row in rows] == [steps[0], "loss in pieces"] and rows[0] == first
+    assert 0 < rows[1]["gradients differ by"] < 0.1 and rows[1]["tokens a second"] > 0
+    with pytest.raises(ValueError, match="no rung 'none'"):
+        ladder.on_gpu.settings("none")
+
+
+def test_a_rung_that_fails_costs_itself_only(program, tmp_path, monkeypatch, capsys):
+    ladder, climb = program("14_ladder")
+    made = SimpleNamespace(returncode=1, stderr="Traceback\nOutOfMemoryError: full", stdout="")
+    monkeypatch.setattr(ladder, "subprocess", SimpleNamespace(run=lambda *a, **k: made, TimeoutExpired=TimeoutError))
+    climb(*TINY_RUN, "--rungs", "TF32", "--out", tmp_path)
+    assert scores_in(tmp_path)["tiny"] == [{"rung": "TF32", "failed": "OutOfMemoryError: full"}]
+    climb(*TINY_RUN, "--here", "--rungs", "TF32", "--out", tmp_path)
+    assert "tokens a second" in scores_in(tmp_path)["tiny"][0]  # tried again
+
+
+def test_the_paper_s_hours(program, tmp_path, capsys):
+    module, call = program("14_training")
+    call(*TINY_RUN, "--rung", "loss in pieces", "--out", tmp_path / "training")
+    scores = scores_in(tmp_path / "training-tiny")
+    assert scores["hours for the paper's updates"] == pytest.approx(scores["milliseconds an update"] / 36, rel=0.01, abs=1e-3)
+    (tmp_path / "ladder").mkdir()
+    rows = [{"rung": "TF32", "tokens a second": 5}, {"rung": "fused attention", "tokens a second": 7}, {"rung": "x", "failed": "y"}]
+    (tmp_path / "ladder/scores.json").write_text(json.dumps({"base": rows}))
+    assert module.best_rung(tmp_path / "ladder", "base") == "fused attention"
+    assert module.best_rung(tmp_path, "base") == "compiled layers"
+
+
+def test_peers_compute_the_same_and_take_turns(program, tmp_path, capsys):
+    module, call = program("14_peers")
+    call(*TINY_RUN, "--rounds", 1, "--not-compiled", "--out", tmp_path)
+    rows = scores_in(tmp_path)["tiny"]
+    assert rows["largest difference of a logit"] < 1e-3 and rows["ours, not compiled"]["times as long as ours"] == 1
+    assert {"ours, plain", "torch.nn.Transformer"} <= set(rows)
+    assert ("XTransformer" in rows) != ("XTransformer" in rows["missing"])
+    found, _ = module.sides(module.on_gpu.CONFIGS["tiny"], SimpleNamespace(device="cpu", backend="eager", not_compiled=False))
+    assert {"ours", "torch.nn.Transformer, compiled"} <= set(found)
+
+
+def test_searches_are_compared_before_they_are_timed(program, tmp_path, monkeypatch, capsys):
+    module, call = program("14_decoding")
+    small = ("--device", "cpu", "--sizes", "tiny", "--rounds", 1, "--batch", 3, "--length", 4)
+    call(*small, "--out", tmp_path / "right")
+    scores = scores_in(tmp_path / "right")
+    assert scores["greedy"]["ours, fused"]["same as plain"] == 1 and scores["beam 4"]["ours, plain"]["sentences a second"] > 0
+    monkeypatch.setattr(module, "fuse", lambda model: Transformer(model.config).eval())
+    with pytest.raises(SystemExit, match="other tokens than ours"):
+        call(*small, "--out", tmp_path / "wrong")
+    assert not (tmp_path / "wrong").exists()
+
+
+def test_multi30k_trains_chooses_on_validation_and_scores_once(program, tmp_path, monkeypatch, capsys):
+    module, call = program("14_multi30k")
+    scored = []
+    corpus = grammar_corpus(train=40, validation=5, test=3)
+    monkeypatch.setattr(module, "load_corpus", lambda name: corpus)
+    monkeypatch.setattr(module, "bleu", lambda made, wanted, **how: scored.append((len(made), how)) or (9.0 - len(scored), "s"))
+    monkeypatch.setattr(module, "ALPHAS", (0.3, 1.0))
+    small = "--device cpu --steps 6 --warmup 5 --save_every 2 --average 2 --every 1 --vocab 330 --tokens 200 --seeds 1 --beam 2".split()
+    for _ in range(2):  # the second time the seed is there
+        call(*small, "--protocols", "tok", "--out", tmp_path / "m", "--work", tmp_path / "work")
+    assert scored == [(5, {"tokenize": "none"})] * 4 + [(3, {"tokenize": "none"})]  # two ends, two penalties, one test
+    scores = scores_in(tmp_path / "m-tok-1")
+    assert scores["end"] == 4 and scores["alpha"] == 0.3 and scores["checkpoints averaged"] == 2 and scores["bleu"] == 4
+    assert (tmp_path / "m-tok-1/outputs.txt").read_text().count("\n") == 3 and not (tmp_path / "work/m-tok-1").exists()
+
+
+def test_make_gpu_checks_climbs_and_trains(program, tmp_path, monkeypatch, capsys):
+    module, call = program("14_gpu")
+    steps = []
+
+    def here(command):
+        steps.append(Path(command[0]).stem if command[0] != "-m" else command[2])
+        if command[0] == "-m":
+            assert cli.main(list(map(str, command[2:]))) == 0
+        else:
+            program("14_ladder")[1](*command[1:])
+
+    monkeypatch.setattr(module, "called", here)
+    call("--device", "cpu", "--trial", "--out", tmp_path)
+    assert steps == ["14_ladder", "train"] and "BLEU" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="CUDA device" if not torch.cuda.is_available() else "nothing"):
+        call("--device", "cuda", "--trial", "--out", tmp_path)
+        raise SystemExit("nothing")
 
 
 # ---- shapes, a GPU
