@@ -516,12 +516,16 @@ def train(model, recipe, batches, folder=None, evaluate=None, start=Run):
 
 
 def commit():
-    """The commit of the repository that the working directory belongs to, or None."""
+    """The commit of the repository that the working directory belongs to, or None.
+
+    Where only the files were copied, ANNOTATED_COMMIT says it.
+    """
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    said = os.environ.get("ANNOTATED_COMMIT")
     try:
-        return subprocess.run(command, capture_output=True, text=True).stdout.strip() or None
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip() or said
     except OSError:  # no git
-        return None
+        return said
 
 
 def provenance(**more):
