@@ -5,7 +5,7 @@
 
 Reads words only, no parts of speech; writes one token a word, see chapter 18.
 Training is cut off anywhere and goes on with the same command; more --steps continue a finished one.
-Beam and weights (last, or the mean of the last checkpoints) are chosen on the development part;
+Weights (last, or the mean of the last checkpoints) and beam are chosen on the development part;
 then the test part is decoded once without constraint and once with, and scored:
 
     strict        what the model writes by itself; output that is no tree over the words counts as no bracket
@@ -25,7 +25,7 @@ from pathlib import Path
 
 import torch
 
-from annotated.data import replacing, token_batches
+from annotated.data import Words, replacing, token_batches
 from annotated.decoding import beam_search, greedy, packed
 from annotated.parsing import (
     TREEBANKS,
@@ -76,6 +76,22 @@ def read(options):
         parts = {part: trees[: options.trees] for part, trees in parts.items()}
     about["sentences"] = {part: len(trees) for part, trees in parts.items()}
     return parts, about
+
+
+def prepared(options):
+    """What `read` gives, the vocabularies, and the encoded training trees; kept, so that going on is quick."""
+    kept = options.work / "prepared.json"
+    names = ("treebank", "train", "dev", "test", "least", "trees", "words")
+    asked = repr([getattr(options, name) for name in names])
+    found = json.loads(kept.read_text()) if kept.exists() else {}
+    if found.get("asked") != asked:
+        parts, about = read(options)
+        words, tokens = vocabularies(parts["train"], options.least)
+        pairs = [encode_tree(tree, words, tokens) for tree in parts["train"]]
+        found = {"asked": asked, "parts": parts, "about": about, "words": words.words[4:], "tokens": tokens.words[4:],
+                 "pairs": [pair for pair in pairs if len(pair[0]) <= options.words]}
+        write(kept, json.dumps(found))
+    return found["parts"], found["about"], Words(found["words"]), Words(found["tokens"]), found["pairs"]
 
 
 def rounded(numbers):
@@ -142,27 +158,23 @@ def baseline(parts):
             "lengths": groups(parts["test"], made)}
 
 
-def choose(model, work, parts, words, tokens, device):
-    """Weights and beam that do best on the development part; leaves the model with those weights."""
-    dev, last = parts["dev"], {name: value.clone() for name, value in model.state_dict().items()}
-    sentences, tried, best = [words_of(tree) for tree in dev], [], None
-    for k in (1, 5, 10):
-        averaged = average(model, work, k)
-        if k > 1 and averaged == tried[-1]["averaged"]:
-            continue
-        made = parse_words(WellFormed(quick(model), tokens), sentences, words, tokens)
-        f1 = bracket_f1(dev, trees_from(made, sentences, "constrained")).f1
-        tried.append({"averaged": averaged, "beam": 1, "f1": round(f1, 2)})
+def choose(model, work, trees, words, tokens, beams):
+    """Weights, and then beam, that do best on the development part; leaves the model with those weights."""
+    sentences, tried, best = [words_of(tree) for tree in trees], [], None
+
+    def try_out(averaged, beam):
+        made = parse_words(WellFormed(quick(model), tokens), sentences, words, tokens, search_of(beam))
+        f1 = bracket_f1(trees, trees_from(made, sentences, "constrained")).f1
+        tried.append({"averaged": averaged, "beam": beam, "f1": round(f1, 2)})
         print(json.dumps(tried[-1]), file=sys.stderr)
-        if best is None or f1 > best[0]:
-            best, last = (f1, averaged, 1), {name: value.clone() for name, value in model.state_dict().items()}
-    model.load_state_dict(last)
-    made = parse_words(WellFormed(quick(model), tokens), sentences, words, tokens, search_of(4))
-    f1 = bracket_f1(dev, trees_from(made, sentences, "constrained")).f1
-    tried.append({"averaged": best[1], "beam": 4, "f1": round(f1, 2)})
-    print(json.dumps(tried[-1]), file=sys.stderr)
-    beam, f1 = (4, f1) if f1 > best[0] else (1, best[0])
-    return {"tried_on_dev": tried, "averaged": best[1], "beam": beam, "dev_f1": round(f1, 2)}
+        return f1, averaged, beam
+
+    for averaged in sorted({average(model, work, k) for k in (1, 5, 10)}):
+        average(model, work, averaged)
+        best = max(best or (0, 1, 1), try_out(averaged, beams[0]))
+    average(model, work, best[1])
+    best = max([best, *(try_out(best[1], beam) for beam in beams[1:])])
+    return {"tried_on_dev": tried, "dev_sentences": len(trees), "averaged": best[1], "beam": best[2]}
 
 
 def score(model, beam, parts, words, tokens):
@@ -198,10 +210,7 @@ def go(options):
     """Train, or go on, then choose on the development part and score the test part."""
     torch.set_num_threads(options.threads)
     device = torch.device(options.device)
-    parts, about = read(options)
-    words, tokens = vocabularies(parts["train"], options.least)
-    pairs = [encode_tree(tree, words, tokens) for tree in parts["train"]]
-    pairs = [pair for pair in pairs if len(pair[0]) <= options.words]
+    parts, about, words, tokens, pairs = prepared(options)
     config = replace(TINY, N=options.N, d_model=options.d_model, d_ff=options.d_ff, h=options.h, d_k=None, d_v=None,
                      P_drop=options.P_drop, norm="pre", final_norm=True, positions="learned",
                      vocab=len(tokens), source_vocab=len(words))
@@ -210,7 +219,7 @@ def go(options):
                     save_every=options.save_every, keep=10)
     torch.manual_seed(options.seed)
     model = side_by_side(Transformer(config)).to(device)
-    some = parts["dev"][:: max(1, len(parts["dev"]) // 300)]
+    some = parts["dev"][:: max(1, len(parts["dev"]) // 150)]
     held_out = [words_of(tree) for tree in some]
 
     def batches(epoch, position):
@@ -239,7 +248,8 @@ def go(options):
         run = begun | {"recipe": run["recipe"], "continued": [*begun.get("continued", []), again]}
     write(kept, json.dumps(run, indent=1) + "\n")
     log = train(model, recipe, batches, options.work, evaluate)
-    chosen = choose(model, options.work, parts, words, tokens, device)
+    dev = parts["dev"][:: max(1, len(parts["dev"]) // options.dev_sentences)]
+    chosen = choose(model, options.work, dev, words, tokens, options.beams)
     scores, seconds, examples = score(model, chosen["beam"], parts, words, tokens)
     evaluations = [line for line in log if "constrained_f1" in line]
     record = {"measured_on": "test", "sentences": len(parts["test"]), "right_branching": baseline(parts), **scores,
@@ -258,7 +268,7 @@ def main():
     parser.add_argument("--treebank", default="treebank-craft", choices=list(TREEBANKS))
     for part in ("train", "dev", "test"):
         parser.add_argument(f"--{part}", type=Path, help="a file or folder of bracketed trees, instead of --treebank")
-    parser.add_argument("--N", type=int, default=3, help="layers of each stack (default 3; 4 in the paper)")
+    parser.add_argument("--N", type=int, default=2, help="layers of each stack (default 2; 4 in the paper)")
     parser.add_argument("--d_model", type=int, default=128, help="(default 128; 1024 in the paper)")
     parser.add_argument("--d_ff", type=int, default=512)
     parser.add_argument("--h", type=int, default=4)
@@ -268,8 +278,10 @@ def main():
     parser.add_argument("--warmup", type=int, default=200)
     parser.add_argument("--rate", type=float, default=0.3, help="a factor on Eq. 3")
     parser.add_argument("--words", type=int, default=1200, help="of a batch, at most, padding counted")
-    parser.add_argument("--every", type=int, default=300, help="updates between evaluations")
-    parser.add_argument("--save_every", type=int, default=100, help="updates between checkpoints, of which 10 are kept")
+    parser.add_argument("--every", type=int, default=200, help="updates between evaluations")
+    parser.add_argument("--save_every", type=int, default=50, help="updates between checkpoints, of which 10 are kept")
+    parser.add_argument("--beams", type=int, nargs="+", default=[1], help="tried on the development part; 1 is greedy")
+    parser.add_argument("--dev_sentences", type=int, default=700, help="by which weights and beam are chosen")
     parser.add_argument("--trees", type=int, help="no more trees of each part than these, for a trial")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
