@@ -736,7 +736,8 @@ class Worker:
 
 def worker_for(options):
     """A context that gives the worker the options ask for; may set the options' device."""
-    if options.fast or "LOCAL_RANK" in os.environ:  # torchrun sets it
+    asked = options.fast or options.compile or options.precision
+    if asked or "LOCAL_RANK" in os.environ:  # torchrun sets it
         return import_module("annotated.gpu").fast_worker(options)
     return nullcontext(Worker())
 
@@ -930,8 +931,8 @@ def add_speed(parser):
     add("--fast", action="store_true",
         help="train as chapter 14 does: fused attention, a loss in pieces, batches made ahead")
     add("--precision", choices=("float32", "tf32", "bfloat16"),
-        help="with --fast, of matrix products; default: bfloat16 on a GPU, float32 on a CPU")
-    add("--compile", action="store_true", help="with --fast: compile the layers")
+        help="of matrix products; implies --fast, whose default is bfloat16 on a GPU")
+    add("--compile", action="store_true", help="compile the layers; implies --fast")
 
 
 def add_search(parser):

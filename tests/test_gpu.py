@@ -79,6 +79,19 @@ def test_a_padding_mask_hides_a_whole_sentence_without_harm():
     assert (out[1] == 0).all() and all(x.grad.isfinite().all() and (x.grad[1] == 0).all() for x in (Q, K, V))
 
 
+def test_no_kernel_gets_a_row_without_a_key(monkeypatch):
+    "Kernels differ in what they make of one; PyTorch's for the CPU happens to give 0."
+    seen, kernel = [], torch.nn.functional.scaled_dot_product_attention
+
+    def watch(Q, K, V, mask=None, *rest, **more):
+        seen.append(bool(mask.any(-1).all()))
+        return kernel(Q, K, V, mask, *rest, **more)
+
+    monkeypatch.setattr(gpu.F, "scaled_dot_product_attention", watch)
+    gpu.fused_attention(*torch.randn(3, 2, 3, 5, 4), torch.zeros(2, 1, 1, 5, dtype=torch.bool))
+    assert seen == [True]
+
+
 def test_causal_attention_is_attention_under_the_causal_mask():
     Q, K, V = torch.randn(3, 2, 3, 7, 5)
     close(gpu.fused_causal_attention(Q, K, V, causal_mask(7)), scaled_dot_product_attention(Q, K, V, causal_mask(7)))
