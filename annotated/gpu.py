@@ -498,7 +498,8 @@ class Recorded(Passes):
                 super().__call__(*places)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
+        # Only this thread is bound by the rules of recording: another may be making batches.
+        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
             loss = super().__call__(*places)
         self.pool = self.pool or graph.pool()
         for w, old in zip(weights, before):
