@@ -19,7 +19,7 @@ from torch import nn
 
 from annotated.data import Subwords, pad_batch, read_file, replacing
 from annotated.decoding import Translator, evaluating, greedy, select, widen
-from annotated.embedding import Embedding, positional_encoding
+from annotated.embedding import positional_encoding
 from annotated.transformer import ACTIVATIONS, Config, State, Transformer
 
 __all__ = [
@@ -32,18 +32,18 @@ __all__ = [
     "marian_name",
     "feature_order",
     "feature_axis",
-    "read_json",
-    "marian_config",
     "REQUIRED",
     "MARIAN_FIELDS",
+    "read_json",
+    "marian_config",
     "read_weights",
     "check_copies",
-    "from_marian",
     "fill",
     "unscale",
     "is_hub_name",
     "is_foreign",
     "find_folder",
+    "from_marian",
     "MarianVocabulary",
     "Generation",
     "read_generation",
@@ -57,12 +57,12 @@ __all__ = [
     "load_marian",
     "with_biases",
     "start_from_zero",
+    "never_pad",
     "marian_vocabulary",
     "marian_about",
     "marian_tensors",
-    "to_marian",
-    "never_pad",
     "write_marian",
+    "to_marian",
     "Table",
     "traceable",
     "EncoderGraph",
@@ -147,7 +147,8 @@ def torch_choices(theirs):
     if layer.linear1.bias is None or (encoder.norm is None) != (decoder.norm is None):
         raise ValueError("theirs must have biases, and a norm at the end of both stacks or of none")
     if layer.activation not in names:
-        raise ValueError(f"theirs must have one of {', '.join(ACTIVATIONS)}, got {layer.activation}")
+        known = ", ".join(ACTIVATIONS)
+        raise ValueError(f"theirs must have one of {known}, got {layer.activation}")
     return {
         "N": len(encoder.layers), "d_model": theirs.d_model, "h": theirs.nhead,
         "d_ff": layer.linear1.out_features, "activation": names[layer.activation], "bias": True,
@@ -232,6 +233,20 @@ def feature_axis(name):
     return 1 if name.endswith(".weight") else None
 
 
+REQUIRED = {
+    "normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False,
+    "static_position_embeddings": True, "tie_word_embeddings": True, "is_encoder_decoder": True,
+}
+
+MARIAN_FIELDS = {
+    "N": "encoder_layers", "d_model": "d_model", "d_ff": "encoder_ffn_dim",
+    "h": "encoder_attention_heads", "vocab": "vocab_size", "activation": "activation_function",
+    "P_drop": "dropout", "P_drop_attention": "attention_dropout",
+    "P_drop_ffn": "activation_dropout", "pad": "pad_token_id", "bos": "decoder_start_token_id",
+    "eos": "eos_token_id",
+}
+
+
 def read_json(path):
     """A dict from a JSON file; ValueError in one line where there is none."""
     try:
@@ -254,14 +269,15 @@ def marian_config(about, unk=1):
         a Config.
 
     Raises:
-        ValueError: the file is of another architecture, incomplete, or describes what has no counterpart.
+        ValueError: the file is of another architecture, or incomplete, or has no counterpart.
     """
     if about.get("model_type") != "marian":
-        raise ValueError(f"config.json must have model_type 'marian', got {about.get('model_type')!r}")
+        kind = about.get("model_type")
+        raise ValueError(f"config.json must have model_type 'marian', got {kind!r}")
     for name in ("layers", "attention_heads", "ffn_dim"):
-        sides = [about.get(f"{side}_{name}") for side in ("encoder", "decoder")]
-        if sides[0] != sides[1]:
-            raise ValueError(f"encoder and decoder must have the same {name}, got {sides[0]} and {sides[1]}")
+        one, other = (about.get(f"{side}_{name}") for side in ("encoder", "decoder"))
+        if one != other:
+            raise ValueError(f"encoder and decoder must have equal {name}, got {one} and {other}")
     for name, needed in REQUIRED.items():
         if about.get(name, needed) != needed:
             raise ValueError(f"config.json must have {name} {needed}, got {about[name]!r}")
@@ -269,23 +285,10 @@ def marian_config(about, unk=1):
         fields = {ours: about[theirs] for ours, theirs in MARIAN_FIELDS.items()}
     except KeyError as error:
         raise ValueError(f"config.json is incomplete: it lacks {error}") from None
-    fields |= {"activation": {"silu": "swish"}.get(fields["activation"], fields["activation"])}
+    fields["activation"] = str(fields["activation"]).replace("silu", "swish")
     if not about.get("share_encoder_decoder_embeddings", True):
         fields |= {"source_vocab": fields["vocab"], "vocab": about.get("decoder_vocab_size")}
     return Config(**fields, unk=unk, eps_norm=1e-5, bias=True, output_bias=True)
-
-
-REQUIRED = {
-    "normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False,
-    "static_position_embeddings": True, "tie_word_embeddings": True, "is_encoder_decoder": True,
-}
-
-MARIAN_FIELDS = {
-    "N": "encoder_layers", "d_model": "d_model", "d_ff": "encoder_ffn_dim",
-    "h": "encoder_attention_heads", "vocab": "vocab_size", "activation": "activation_function",
-    "P_drop": "dropout", "P_drop_attention": "attention_dropout", "P_drop_ffn": "activation_dropout",
-    "pad": "pad_token_id", "bos": "decoder_start_token_id", "eos": "eos_token_id",
-}
 
 
 def read_weights(folder):
@@ -299,10 +302,11 @@ def read_weights(folder):
         path = Path(folder, name)
         if path.is_file():
             try:
-                return {name: tensor.float() for name, tensor in read(path).items()}
+                return {key: tensor.float() for key, tensor in read(path).items()}
             except Exception as error:  # each library has errors of its own for a damaged file
                 reason = str(error).strip().partition("\n")[0][:120]
-                raise ValueError(f"{path} is damaged, or holds more than tensors: {reason}") from None
+                what = f"{path} is damaged, or holds more than tensors: {reason}"
+                raise ValueError(what) from None
     raise ValueError(f"{folder} has no weights: neither model.safetensors nor pytorch_model.bin")
 
 
@@ -327,36 +331,10 @@ def check_copies(tensors, config):
                 raise ValueError(f"{name} differs from {first}: the matrices must be one")
         table = tensors.pop(f"model.{side}.embed_positions.weight", None)
         if table is not None:
-            wanted = positional_encoding(torch.arange(len(table)), config.d_model)  # (n, d_model)
-            wanted = wanted[:, feature_order(config.d_model)]
+            d_model, positions = config.d_model, torch.arange(len(table))
+            wanted = positional_encoding(positions, d_model)[:, feature_order(d_model)]
             if table.shape != wanted.shape or (table - wanted).abs().max() > 1e-3:
                 raise ValueError(f"model.{side}.embed_positions.weight holds no sines and cosines")
-
-
-def from_marian(folder):
-    """Load the model of a MarianMT folder, such as the OPUS-MT models (Tiedemann & Thottingal 2020).
-
-    Args:
-        folder: with config.json and model.safetensors or pytorch_model.bin; or a name on the
-            Hugging Face hub.
-
-    Returns:
-        a Transformer in evaluation mode, with bias, output_bias and eps_norm=1e-5.
-
-    Raises:
-        ValueError: the folder holds no such model, or one that is damaged or has no counterpart.
-    """
-    folder = find_folder(folder)
-    about = read_json(folder / "config.json")
-    words = folder / "vocab.json"
-    config = marian_config(about, read_json(words).get("<unk>", 1) if words.is_file() else 1)
-    tensors = read_weights(folder)
-    check_copies(tensors, config)
-    model = Transformer(config).eval()
-    fill(model, tensors)
-    if not about.get("scale_embedding", False):
-        unscale(model)
-    return model
 
 
 def fill(model, tensors):
@@ -402,11 +380,12 @@ def unscale(model):
 
 def is_hub_name(folder):
     """Whether it reads owner/model, and nothing here is called owner."""
-    return bool(re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(folder))) and not Path(folder).parent.exists()
+    named = re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(folder))
+    return bool(named) and not Path(folder).parent.exists()
 
 
 def is_foreign(folder):
-    """Whether a folder is to be loaded by `load_marian`: another library's, or a name on the hub."""
+    """Whether `load_marian` is to load it: another library's folder, or a name on the hub."""
     path = Path(folder, "config.json")
     try:
         return "model_type" in read_json(path) if path.is_file() else is_hub_name(folder)
@@ -432,7 +411,34 @@ def find_folder(folder):
         return Path(huggingface_hub.snapshot_download(name, allow_patterns=files))
     except Exception as error:  # of the hub, of the connection, of the disk
         reason = " ".join(str(error).split())[:120]
-        raise ValueError(f"{name} is no folder here, and cannot be fetched by this name: {reason}") from None
+        what = f"{name} is no folder here, and cannot be fetched by this name: {reason}"
+        raise ValueError(what) from None
+
+
+def from_marian(folder):
+    """Load the model of a MarianMT folder, such as OPUS-MT (Tiedemann & Thottingal 2020).
+
+    Args:
+        folder: with config.json and model.safetensors or pytorch_model.bin; or a name on the
+            Hugging Face hub.
+
+    Returns:
+        a Transformer in evaluation mode, with bias, output_bias and eps_norm=1e-5.
+
+    Raises:
+        ValueError: the folder holds no such model, or one that is damaged or has no counterpart.
+    """
+    folder = find_folder(folder)
+    about = read_json(folder / "config.json")
+    words = folder / "vocab.json"
+    config = marian_config(about, read_json(words).get("<unk>", 1) if words.is_file() else 1)
+    tensors = read_weights(folder)
+    check_copies(tensors, config)
+    model = Transformer(config).eval()
+    fill(model, tensors)
+    if not about.get("scale_embedding", False):
+        unscale(model)
+    return model
 
 
 class MarianVocabulary:
@@ -448,14 +454,15 @@ class MarianVocabulary:
 
     def __init__(self, folder):
         folder = Path(folder)
-        self.files = {f"{side}.spm": read_file(folder / f"{side}.spm") for side in ("source", "target")}
+        self.files = {name: read_file(folder / name) for name in ("source.spm", "target.spm")}
         self.source, self.target = (self.processor(folder / name) for name in self.files)
         self.source_ids = self.target_ids = read_json(folder / "vocab.json")
         if (folder / "target_vocab.json").is_file():
             self.target_ids = read_json(folder / "target_vocab.json")
         for ids in (self.source_ids, self.target_ids):
             if missing := {"</s>", "<unk>", "<pad>"} - ids.keys():
-                raise ValueError(f"the vocabulary of {folder} lacks {', '.join(sorted(missing))}")
+                lacking = ", ".join(sorted(missing))
+                raise ValueError(f"the vocabulary of {folder} lacks {lacking}")
         self.pieces = {i: piece for piece, i in self.target_ids.items()}
 
     def processor(self, path):
@@ -470,8 +477,10 @@ class MarianVocabulary:
         return made
 
     def encode(self, text, target=False):
-        """Turn a text into identifiers, eos at the end; a leading >>code<< is a piece of its own."""
-        model, ids = (self.target, self.target_ids) if target else (self.source, self.source_ids)
+        """Turn a text into identifiers, eos at the end; a leading >>code<< is one piece."""
+        model, ids = self.source, self.source_ids
+        if target:
+            model, ids = self.target, self.target_ids
         code, text = re.fullmatch(r"(>>.*?<<)?(.*)", text, re.DOTALL).groups()
         pieces = [*([code] if code else []), *model.encode(text, out_type=str), "</s>"]
         return [ids.get(piece, ids["<unk>"]) for piece in pieces]
@@ -507,7 +516,7 @@ class Generation:
     renormalise: bool = False
 
     def guide(self, scores, length, eos):
-        """Rule tokens out, in place: scores, (R, vocab), of the token that makes an output this long."""
+        """Rule tokens out in place: scores, (R, vocab), of the one that makes this length."""
         scores[:, list(self.forbidden)] = -math.inf
         if self.forced_eos and length == self.max_len:
             scores[:] = -math.inf
@@ -524,14 +533,14 @@ def read_generation(folder):
     """The `Generation` of a MarianMT folder; older folders keep it in config.json.
 
     Raises:
-        ValueError: it asks for what is not here: early_stopping, or bad words of several tokens.
+        ValueError: it asks for early_stopping, or forbids sequences of tokens.
     """
     files = [Path(folder, name) for name in ("config.json", "generation_config.json")]
     about = {k: v for path in files if path.is_file() for k, v in read_json(path).items()}
     forbidden = about.get("bad_words_ids") or []
     if about.get("early_stopping") or any(len(ids) != 1 for ids in forbidden):
-        asked = "early_stopping" if about.get("early_stopping") else "bad_words_ids of several tokens"
-        raise ValueError(f"{folder} asks for {asked}, which this search does not have")
+        asked = "bad_words_ids of several tokens, or early_stopping,"
+        raise ValueError(f"{folder} asks for {asked} which this search lacks")
     return Generation(
         about.get("num_beams") or 1, float(about.get("length_penalty") or 1.0),
         (about.get("max_length") or 512) - 1, tuple(ids[0] for ids in forbidden),
@@ -620,7 +629,8 @@ class PublishedBeams:
         ended = (tokens[..., -1] == self.eos) | (length == how.max_len)  # (B, 2*k)
         put_away(self.pools, tokens, log_p / length**how.power, ended)
         self.log_p, index = log_p.masked_fill(ended, -math.inf).topk(how.beam)  # (B, k)
-        self.tokens = tokens.gather(1, index[..., None].expand(-1, -1, length + 1))  # (B, k, length + 1)
+        index3 = index[..., None].expand(-1, -1, length + 1)  # (B, k, length + 1)
+        self.tokens = tokens.gather(1, index3)  # (B, k, length + 1)
         return self.leave(length, parent.gather(1, index))
 
     def leave(self, length, parent):
@@ -704,9 +714,10 @@ def load_marian(folder, device="cpu", kind=MarianTranslator):
     folder = find_folder(folder)
     model, vocabulary = from_marian(folder), MarianVocabulary(folder)
     c = model.config
-    for ids, size in ((vocabulary.source_ids, c.source_vocab or c.vocab), (vocabulary.target_ids, c.vocab)):
+    sizes = (vocabulary.source_ids, c.source_vocab or c.vocab), (vocabulary.target_ids, c.vocab)
+    for ids, size in sizes:
         if not all(isinstance(i, int) and 0 <= i < size for i in ids.values()):
-            raise ValueError(f"the vocabulary of {folder} has identifiers outside 0..{size - 1}, the model's")
+            raise ValueError(f"the vocabulary of {folder} leaves the model's 0..{size - 1}")
     return kind(model.to(device), vocabulary, read_generation(folder))
 
 
@@ -738,6 +749,13 @@ def start_from_zero(model):
             attention.W_O.bias += missing  # for the residual connection
 
 
+def never_pad(model):
+    """Let padding begin the target, with an embedding of 0, and never be said."""
+    with torch.no_grad():
+        model.target_embedding.weight[model.config.pad] = 0.0
+        model.output_bias.bias[model.config.pad] = -1e4  # finite in half precision, too
+
+
 def marian_vocabulary(vocabulary, config):
     """The files of a vocabulary in Marian's layout, and the order of its tokens there.
 
@@ -757,7 +775,8 @@ def marian_vocabulary(vocabulary, config):
             tables["target_vocab.json"] = vocabulary.target_ids
         return vocabulary.files | tables, list(range(config.vocab))
     if not isinstance(vocabulary, Subwords):
-        raise TypeError(f"vocabulary must be Subwords or MarianVocabulary, got {type(vocabulary).__name__}")
+        kind = type(vocabulary).__name__
+        raise TypeError(f"vocabulary must be Subwords or MarianVocabulary, got {kind}")
     c, name = config, vocabulary.processor.id_to_piece
     special = (c.pad, c.bos, c.eos, c.unk)
     order = [c.eos, c.unk, *(i for i in range(c.vocab) if i not in special), c.bos, c.pad]
@@ -775,14 +794,15 @@ def marian_about(config, order):
     c, pad, eos = config, order.index(config.pad), order.index(config.eos)
     start = order.index(c.bos) if order == sorted(order) else pad
     about = {theirs: getattr(c, ours) for ours, theirs in MARIAN_FIELDS.items()}
-    about |= {k.replace("encoder_", "decoder_"): about[k] for k in about if k.startswith("encoder_")}
+    about |= {k.replace("en", "de", 1): v for k, v in about.items() if k.startswith("encoder_")}
     ids = {"pad_token_id": pad, "eos_token_id": eos, "decoder_start_token_id": start}
     about |= REQUIRED | ids | {"model_type": "marian", "architectures": ["MarianMTModel"]}
-    about |= {"scale_embedding": True, "max_position_embeddings": 1024, "decoder_vocab_size": c.vocab}
+    about |= {"scale_embedding": True, "max_position_embeddings": 1024}
+    about["decoder_vocab_size"] = c.vocab
     about["share_encoder_decoder_embeddings"] = c.source_vocab is None
     about["vocab_size"] = c.source_vocab or c.vocab
-    search = {"num_beams": 4, "max_length": 512, "bad_words_ids": [[pad]], "forced_eos_token_id": eos}
-    return about, ids | search
+    rules = {"bad_words_ids": [[pad]], "forced_eos_token_id": eos}
+    return about, ids | rules | {"num_beams": 4, "max_length": 512}
 
 
 def marian_tensors(model, order):
@@ -805,6 +825,22 @@ def marian_tensors(model, order):
         tensor = tensor[None] if name == "output_bias.bias" else tensor
         tensors[marian_name(name, shared)] = tensor.contiguous()
     return tensors
+
+
+def write_marian(folder, files, tensors, about, generation):
+    """Write the files of a MarianMT folder, config.json last: a folder without it is no model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    separate = "target_vocab.json" in files
+    tokenizer = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
+    files |= {"tokenizer_config.json": tokenizer, "generation_config.json": generation}
+    files["config.json"] = about
+    with replacing(folder / "model.safetensors") as fresh:
+        save_file(tensors, fresh, {"format": "pt"})
+    for name, content in files.items():
+        with replacing(folder / name) as fresh:
+            if isinstance(content, dict):
+                content = json.dumps(content, indent=1, ensure_ascii=False).encode()
+            fresh.write_bytes(content)
 
 
 def to_marian(model, vocabulary, folder):
@@ -834,29 +870,8 @@ def to_marian(model, vocabulary, folder):
     write_marian(folder, files, marian_tensors(twin, order), *marian_about(c, order))
 
 
-def never_pad(model):
-    """Let padding begin the target, with an embedding of 0, and never be said."""
-    with torch.no_grad():
-        model.target_embedding.weight[model.config.pad] = 0.0
-        model.output_bias.bias[model.config.pad] = -1e4  # finite in half precision, too
-
-
-def write_marian(folder, files, tensors, about, generation):
-    """Write the files of a MarianMT folder, config.json last: a folder without it is no model."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": "target_vocab.json" in files}
-    files |= {"tokenizer_config.json": tokenizer, "generation_config.json": generation, "config.json": about}
-    with replacing(folder / "model.safetensors") as fresh:
-        save_file(tensors, fresh, {"format": "pt"})
-    for name, content in files.items():
-        with replacing(folder / name) as fresh:
-            if isinstance(content, dict):
-                content = json.dumps(content, indent=1, ensure_ascii=False).encode()
-            fresh.write_bytes(content)
-
-
 class Table(nn.Module):
-    """Rows of a matrix as an `Embedding` gives them, without checks, which a graph cannot hold.
+    """Rows of a matrix, as an `Embedding` gives them, without checks.
 
     Args:
         weight: (n, d_model).
@@ -879,9 +894,9 @@ class Table(nn.Module):
 def traceable(model, positions=1024):
     """A copy of a Transformer that can be traced: tables for embeddings and for positions."""
     twin, c = deepcopy(model).cpu().float().eval(), model.config
-    made = {e: Table(e.weight, math.sqrt(c.d_model)) for e in (twin.source_embedding, twin.target_embedding)}
-    twin.source_embedding = made[twin.source_embedding]
-    twin.target_embedding = made[twin.target_embedding]
+    both, root = (twin.source_embedding, twin.target_embedding), math.sqrt(c.d_model)
+    made = {embedding: Table(embedding.weight, root) for embedding in both}
+    twin.source_embedding, twin.target_embedding = (made[embedding] for embedding in both)
     count = c.max_positions if c.positions == "learned" else positions
     twin.positions = Table(twin.positions(torch.arange(count)))
     return twin.requires_grad_(False)

@@ -1,0 +1,79 @@
+"""The published opus-mt-en-de in the book's classes: its outputs and its score, beside `transformers`.
+
+    python benchmarks/21_opus.py [--model Helsinki-NLP/opus-mt-en-de] [--threads 2] [--out results/21-opus-mt-en-de]
+
+Needs a network, or --model with a folder that was fetched before. The 1,000 sentences of Multi30k test 2016, by
+`transformers` with the settings that come with the model, by the same search here, and by the book's beam 4 with
+alpha 0.6: cased sacreBLEU of each, the share of equal outputs, and seconds. Every output is written to outputs.txt,
+a line each: ours, the book's search, transformers, with tabs between. Writes run.json and scores.json, too.
+"""
+
+import argparse
+import time
+import warnings
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from peers import keep_memory, write_record
+from tqdm import tqdm
+
+from annotated.data import load_corpus, replacing
+from annotated.evaluation import bleu
+from annotated.interop import PublishedTranslator, find_folder, load_marian
+
+BATCH, LONGEST = 32, 200
+
+
+@torch.inference_mode()
+def of_transformers(folder, lines):
+    from transformers import MarianMTModel, MarianTokenizer
+
+    model, tokenizer = MarianMTModel.from_pretrained(folder).eval(), MarianTokenizer.from_pretrained(folder)
+    order, outputs = sorted(range(len(lines)), key=lambda i: len(lines[i])), [""] * len(lines)
+    for i in tqdm(range(0, len(order), BATCH), desc="transformers", unit="batch"):
+        rows = order[i : i + BATCH]
+        batch = tokenizer([lines[row] for row in rows], return_tensors="pt", padding=True)
+        made = model.generate(**batch, do_sample=False, max_new_tokens=LONGEST)
+        for row, text in zip(rows, tokenizer.batch_decode(made, skip_special_tokens=True), strict=True):
+            outputs[row] = text
+    return outputs
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="Helsinki-NLP/opus-mt-en-de")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--lines", type=int, default=1000, help="fewer for a trial")
+    parser.add_argument("--out", type=Path, default=Path("results/21-opus-mt-en-de"))
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore", message=".*sacremoses.*")
+    torch.set_num_threads(options.threads)
+    keep_memory()
+    folder = find_folder(options.model)
+    pairs = load_corpus("multi30k-en-de").test[: options.lines]
+    lines, references = (list(side) for side in zip(*pairs, strict=True))
+    book = load_marian(folder)
+    ours = PublishedTranslator(book.model, book.vocabulary, replace(book.how, max_len=LONGEST))
+    sides = {
+        "ours": lambda: ours.translate(lines, book.how.beam, book.how.power),
+        "ours, the book's search": lambda: book.translate(lines),
+        "transformers": lambda: of_transformers(folder, lines),
+    }
+    scores, made = {"model": options.model, "sentences": len(lines), "beam": book.how.beam}, {}
+    for side, translate in sides.items():
+        began = time.perf_counter()
+        made[side] = translate()
+        scores[side] = {"seconds": round(time.perf_counter() - began, 1)}
+        value, scores["signature"] = bleu(made[side], references)
+        same = sum(map(str.__eq__, made[side], made["ours"])) / len(lines)
+        scores[side] |= {"BLEU": round(value, 2), "outputs equal to ours": round(same, 3)}
+        print(side, scores[side])
+    write_record(options.out, scores, {"transformers": version("transformers")})
+    with replacing(options.out / "outputs.txt") as fresh:
+        fresh.write_text("".join("\t".join(row) + "\n" for row in zip(*made.values(), strict=True)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,509 @@
+"""Weights from elsewhere: equal to torch's, transformers' and onnxruntime's answers, and refused where they do not fit."""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+import annotated
+import annotated.interop as interop
+from annotated import cli
+from annotated.data import Subwords, Words, grammar_corpus, train_subwords
+from annotated.decoding import greedy, packed
+from annotated.interop import (
+    Generation,
+    Guided,
+    MarianVocabulary,
+    PublishedTranslator,
+    find_folder,
+    from_marian,
+    from_torch,
+    load_marian,
+    published_search,
+    read_generation,
+    to_marian,
+    to_onnx,
+    to_torch,
+)
+from annotated.transformer import TINY, Config, Transformer
+
+os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+warnings.filterwarnings("ignore", message=".*sacremoses.*")
+from transformers import MarianConfig, MarianMTModel, MarianTokenizer  # noqa: E402
+from transformers.utils import logging  # noqa: E402
+
+logging.set_verbosity_error()
+logging.disable_progress_bar()
+
+SIZES = {"d_model": 22, "layers": 2, "attention_heads": 11, "ffn_dim": 13, "vocab_size": 59}
+MODELS = {
+    "swish": {},
+    "relu, no scale": {"activation_function": "relu", "scale_embedding": False, "layers": 1},
+    "two vocabularies": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 71, "d_model": 26,
+                         "attention_heads": 13, "activation_function": "gelu"},
+    "two, no scale": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 71, "scale_embedding": False},
+    "start is eos": {"decoder_start_token_id": 0, "layers": 3},
+}
+
+
+def published(folder, seed=3, **change):
+    """A MarianMTModel with random weights, biases too, saved in the folder."""
+    torch.manual_seed(seed)
+    c = {**SIZES, "activation_function": "swish", "scale_embedding": True, **change}
+    for name in ("layers", "attention_heads", "ffn_dim"):
+        c[f"encoder_{name}"] = c[f"decoder_{name}"] = c.pop(name)
+    ids = {"pad_token_id": c["vocab_size"] - 1, "eos_token_id": 0, "forced_eos_token_id": 0}
+    c = {"decoder_start_token_id": c["vocab_size"] - 1, **ids, **c}
+    model = MarianMTModel(MarianConfig(**c)).eval()
+    for p in model.parameters():
+        p.data += 0.25 * torch.randn_like(p) * p.requires_grad
+    model.final_logits_bias.normal_()
+    model.final_logits_bias[0, 0] = 3.5
+    rules = model.generation_config
+    rules.bad_words_ids, rules.max_length, rules.num_beams = [[c["pad_token_id"]], [7]], 17, 4
+    model.save_pretrained(folder)
+    return model
+
+
+def sources(pad=58, vocab=58):
+    """A batch (7, 11) with sentences of unequal length."""
+    source = torch.randint(2, vocab, (7, 11), generator=torch.Generator().manual_seed(0))
+    source[:, -1] = 0
+    for row, end in ((2, 5), (4, 1), (5, 8)):
+        source[row, end], source[row, end + 1 :] = 0, pad
+    return source
+
+
+def without_filling(rows, outputs, pad):
+    """Whether generate's rows, start token first and filled up at the end, are our outputs."""
+    return all(row[1 : len(ids) + 1] == ids and set(row[len(ids) + 1 :]) <= {pad}
+               for row, ids in zip(rows.tolist(), outputs, strict=True))
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def pair(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("marian")
+    return published(folder, **MODELS[request.param]), from_marian(folder), read_generation(folder)
+
+
+def test_logits_are_theirs(pair):
+    theirs, ours, _ = pair
+    source, pad = sources(), theirs.config.pad_token_id
+    target = torch.randint(1, 58, (7, 9))
+    target[:, 0] = theirs.config.decoder_start_token_id
+    with torch.no_grad():
+        expected = theirs(source, attention_mask=source != pad, decoder_input_ids=target).logits
+        assert (ours(source, target) - expected).abs().max() < 2e-5
+        state = packed(ours).start(source)
+        for t in range(3):
+            logits, state = packed(ours).step(target[:, t], state)
+            assert (logits - expected[:, t]).abs().max() < 2e-5  # the packed copy keeps the biases
+
+
+def test_greedy_output_is_theirs(pair):
+    theirs, ours, how = pair
+    source, pad = sources(), theirs.config.pad_token_id
+    made = theirs.generate(source, attention_mask=source != pad, num_beams=1, do_sample=False)
+    found = greedy(Guided(packed(ours), how), source, how.max_len)
+    assert without_filling(made, found, pad)
+    assert not {pad, 7} & {i for ids in found for i in ids}
+
+
+@pytest.mark.parametrize("beam,power,renormalise", [(2, 1.0, False), (4, 1.0, True), (5, 0.0, False), (3, -0.5, True)])
+def test_beam_output_is_theirs(pair, beam, power, renormalise):
+    theirs, ours, how = pair
+    source, pad = sources(), theirs.config.pad_token_id
+    made = theirs.generate(
+        source, attention_mask=source != pad, num_beams=beam, num_return_sequences=beam, length_penalty=power,
+        do_sample=False, renormalize_logits=renormalise, return_dict_in_generate=True, output_scores=True)
+    how = replace(how, beam=beam, power=power, renormalise=renormalise)
+    found = [hypothesis for pool in published_search(packed(ours), source, how) for hypothesis in pool]
+    assert without_filling(made.sequences, [ids for ids, _ in found], pad)
+    scores = torch.tensor([score for _, score in found])
+    torch.testing.assert_close(scores, made.sequences_scores, rtol=1e-4, atol=1e-4)
+
+
+def test_the_cases_above_end_early_and_late(tmp_path):
+    """Else stopping rule and forced end would not have been tried."""
+    lengths = set()
+    for name, change in MODELS.items():
+        published(tmp_path / name, **change)
+        how = read_generation(tmp_path / name)
+        found = published_search(from_marian(tmp_path / name), sources(), how)
+        lengths |= {len(ids) for pool in found for ids, _ in pool}
+        assert all(ids[-1] == 0 for pool in found for ids, _ in pool)
+    assert min(lengths) < 5 and max(lengths) == 16 and len(lengths) > 5
+
+
+def test_an_output_does_not_depend_on_its_batch(tmp_path):
+    published(tmp_path)
+    model, how, source = from_marian(tmp_path), read_generation(tmp_path), sources()
+    together = published_search(model, source, how)
+    for row, pool in zip(source, together):
+        ((alone),) = published_search(model, row[None][:, row != 58], how)
+        assert [ids for ids, _ in alone] == [ids for ids, _ in pool]
+
+
+def test_legacy_weights_are_read_without_running_code(tmp_path):
+    theirs = published(tmp_path)
+    expected = from_marian(tmp_path).state_dict()
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")  # with every copy of the shared matrix
+    assert "lm_head.weight" in theirs.state_dict() and "model.encoder.embed_positions.weight" in theirs.state_dict()
+    found = from_marian(tmp_path).state_dict()
+    assert all(torch.equal(found[name], p) for name, p in expected.items())
+
+    class Evil:
+        def __reduce__(self):
+            return (print, ("executed",))
+
+    torch.save({"model.shared.weight": Evil()}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="holds more than tensors"):
+        from_marian(tmp_path)
+
+
+# ---- text
+
+LINES = """Das Café in Zürich öffnet früh; naïve Gäste frühstücken à la carte.
+El niño comió piñas mañana por la mañana, ¿verdad?
+Она читает книгу, а он слушает музыку в старом доме.
+他每天早上喝一杯茶，然后去上班。
+今天天气很好，我们去公园散步吧！""".split("\n")
+TEXTS = [*LINES, "The man sleeps.", "  two   spaces ", "", " ", "unseen 龍 ☃ signs", ">>fra<< The man sleeps.",
+         ">>xx<< a code that is unknown", "a >>fra<< inside", "Tab\there", "ﬁne ½ ①", "Ünïcödé e\u0301"]
+
+
+def pieces_of(lines, vocab, kind):
+    settings = {"byte_fallback": kind == "bytes", "normalization_rule_name": "nmt_nfkc", "character_coverage": 1.0}
+    settings |= {"pad_id": -1, "bos_id": -1, "eos_id": 0, "unk_id": 1}
+    settings["model_type"] = "unigram" if kind == "unigram" else "bpe"
+    if kind == "bytes":
+        settings["character_coverage"] = 0.97
+    return train_subwords(lines, vocab + 260 * (kind == "bytes"), **settings)
+
+
+def vocabulary_folder(folder, kind, separate):
+    import sentencepiece
+
+    pairs, tables = grammar_corpus(200, 10, 10).train, []
+    for i, side in enumerate(("source", "target")):
+        model = pieces_of([pair[i] for pair in pairs] + LINES, 180 + 7 * i, kind)
+        (folder / f"{side}.spm").write_bytes(model)
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        tables.append([processor.id_to_piece(j) for j in range(2, len(processor))])
+    if not separate:
+        tables = [tables[0] + tables[1]]
+    for name, pieces in zip(("vocab.json", "target_vocab.json"), tables):
+        names = dict.fromkeys(["</s>", "<unk>", *pieces, ">>fra<<", "<pad>"])
+        (folder / name).write_text(json.dumps({piece: i for i, piece in enumerate(names)}))
+    about = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
+    (folder / "tokenizer_config.json").write_text(json.dumps(about))
+
+
+@pytest.mark.parametrize("kind,separate", [("unigram", False), ("bpe", True), ("bytes", False)])
+def test_text_becomes_their_identifiers_and_comes_back(tmp_path, kind, separate):
+    vocabulary_folder(tmp_path, kind, separate)
+    theirs, ours = MarianTokenizer.from_pretrained(tmp_path), MarianVocabulary(tmp_path)
+    unknown = 0
+    for text in TEXTS:
+        assert ours.encode(text) == theirs(text)["input_ids"], text
+        target = theirs(text_target=text)["input_ids"]
+        assert ours.encode(text, target=True) == target, text
+        # Where the languages have tables of their own, MarianTokenizer knows padding in the source's only.
+        target = target if separate else [theirs.pad_token_id, *target]
+        assert ours.decode(target) == theirs.decode(target, skip_special_tokens=True), text
+        unknown += 1 in target
+    assert unknown or kind == "bytes"
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_folder_is_loaded_whole_and_translates(tmp_path, separate, capsys):
+    vocabulary_folder(tmp_path, "unigram", separate)
+    sizes = [len(json.loads(path.read_text())) for path in sorted(tmp_path.glob("*vocab.json"), reverse=True)]
+    change = {"decoder_vocab_size": min(sizes), "share_encoder_decoder_embeddings": False} if separate else {}
+    ids = {"pad_token_id": min(sizes) - 1, "decoder_start_token_id": min(sizes) - 1}
+    model = published(tmp_path, vocab_size=sizes[0], **ids, **change)
+    theirs = MarianTokenizer.from_pretrained(tmp_path)
+    lines = ["The man sleeps.", "", "今天天气很好", LINES[0]]
+    ours = load_marian(tmp_path, kind=PublishedTranslator)
+    for beam in (1, 4):
+        made = [model.generate(**theirs(line, return_tensors="pt"), num_beams=beam, do_sample=False)[0]
+                for line in lines if line]
+        expected = [theirs.decode(row, skip_special_tokens=True) for row in made]
+        found = ours.translate(lines, beam, alpha=1.0)
+        assert found[1] == "" and [found[0], *found[2:]] == expected
+    (tmp_path / "in").write_text("\n".join(lines) + "\n")
+    options = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--device", "cpu"]
+    assert cli.main(["translate", "--model", str(tmp_path), *options]) == 0
+    assert (tmp_path / "out").read_text().split("\n")[:-1] == annotated.load(tmp_path).translate(lines)
+
+
+# ---- folders that are no good
+
+
+def broken(folder, change):
+    published(folder)
+    path = folder / "config.json"
+    if callable(change):
+        change(folder)
+    else:
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+
+
+def cut_short(folder):
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+
+
+def without(name):
+    def change(folder):
+        tensors = interop.load_file(folder / "model.safetensors")
+        tensors.pop(name)
+        interop.save_file(tensors, folder / "model.safetensors")
+
+    return change
+
+
+def with_tensor(name, tensor):
+    def change(folder):
+        tensors = interop.load_file(folder / "model.safetensors")
+        interop.save_file(tensors | {name: tensor}, folder / "model.safetensors")
+
+    return change
+
+
+BAD = {
+    "another architecture": ({"model_type": "bart"}, "model_type 'marian', got 'bart'"),
+    "pre-norm": ({"normalize_before": True}, "normalize_before False"),
+    "unequal stacks": ({"decoder_layers": 1}, "equal layers, got 2 and 1"),
+    "unknown activation": ({"activation_function": "tanh"}, "activation must be one of"),
+    "other sizes": ({"encoder_ffn_dim": 14, "decoder_ffn_dim": 14}, "must have the shape"),
+    "no number": ({"d_model": None}, "d_model must be a whole number"),
+    "no config": (lambda folder: (folder / "config.json").unlink(), "it has no config.json"),
+    "damaged config": (lambda folder: (folder / "config.json").write_text("{"), "config.json is damaged"),
+    "a list as config": (lambda folder: (folder / "config.json").write_text("[]"), "not a list"),
+    "incomplete config": (lambda folder: (folder / "config.json").write_text('{"model_type": "marian"}'), "it lacks"),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "neither model.safetensors nor"),
+    "cut short": (cut_short, "model.safetensors is damaged"),
+    "a tensor less": (without("model.decoder.layers.1.fc2.bias"), "model.decoder.layers.1.fc2.bias is missing"),
+    "a tensor more": (with_tensor("model.extra", torch.zeros(3)), "model.extra has no counterpart"),
+    "untied": (with_tensor("lm_head.weight", torch.zeros(59, 22)), "lm_head.weight differs"),
+    "other positions": (with_tensor("model.encoder.embed_positions.weight", torch.ones(9, 22)), "no sines"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_folder_is_refused_in_one_line(tmp_path, name):
+    change, message = BAD[name]
+    broken(tmp_path, change)
+    with pytest.raises(ValueError) as error:
+        from_marian(tmp_path)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+VOCABULARIES = {
+    "no source.spm": (lambda folder: (folder / "source.spm").unlink(), "source.spm"),
+    "damaged target.spm": (lambda folder: (folder / "target.spm").write_bytes(b"no model"), "target.spm is damaged"),
+    "no vocab.json": (lambda folder: (folder / "vocab.json").unlink(), "vocab.json"),
+    "no eos": (lambda folder: (folder / "vocab.json").write_text('{"<unk>": 1, "<pad>": 2}'), "lacks </s>"),
+    "too many": (lambda folder: None, "leaves the model's 0..58"),
+}
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_a_bad_vocabulary_is_refused_in_one_line(tmp_path, name, capsys):
+    change, message = VOCABULARIES[name]
+    published(tmp_path)
+    vocabulary_folder(tmp_path, "unigram", False)
+    change(tmp_path)
+    assert cli.main(["translate", "--model", str(tmp_path), "--device", "cpu", "--input", os.devnull]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_rules_that_are_not_here_are_named(tmp_path):
+    for rules in ({"bad_words_ids": [[3, 4]]}, {"early_stopping": True}):
+        (tmp_path / "generation_config.json").write_text(json.dumps(rules))
+        with pytest.raises(ValueError, match="which this search lacks"):
+            read_generation(tmp_path)
+
+
+def test_a_name_that_cannot_be_had_is_one_line():
+    with pytest.raises(ValueError, match="^no-such-owner/no-such-model is no folder here") as error:
+        find_folder("no-such-owner/no-such-model")
+    assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match="has no config.json"):
+        find_folder("tests/no-such-folder")  # a folder of this name is here, so no hub is asked
+
+
+def test_importing_the_package_stays_light():
+    code = "import sys, annotated, annotated.interop; print(sorted({'transformers', 'huggingface_hub', 'onnx',\
+        'onnxruntime', 'sentencepiece'} & set(sys.modules)))"
+    root = Path(__file__).parents[1]
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)
+    assert made.stdout.strip() == "[]"
+
+
+# ---- out again
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A model of ours with random weights, far from 0, and its subwords."""
+    pairs = grammar_corpus(200, 10, 10).train
+    vocabulary = Subwords.train([text for pair in pairs for text in pair] + LINES, 431)
+    torch.manual_seed(0)
+    model = Transformer(replace(TINY, d_model=22, h=11, d_ff=13, vocab=431, eps_norm=1e-5)).eval()
+    for p in model.parameters():
+        p.data += 0.2 * torch.randn_like(p)
+    return model, vocabulary
+
+
+def test_a_model_of_ours_is_the_same_as_a_marian_folder(trained, tmp_path):
+    model, vocabulary = trained
+    before = {name: p.clone() for name, p in model.state_dict().items()}
+    to_marian(model, vocabulary, tmp_path)
+    assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items())
+    theirs, tokenizer = MarianMTModel.from_pretrained(tmp_path), MarianTokenizer.from_pretrained(tmp_path)
+    order = interop.marian_vocabulary(vocabulary, model.config)[1]
+    source, target = sources(pad=0), torch.randint(4, 431, (7, 9))
+    source[source == 0] = 0
+    source[:, -1], target[:, 0] = 2, 1
+    place = torch.tensor([order.index(i) for i in range(431)])
+    start = place[target].clone()
+    start[:, 0] = 430
+    said = [i for i in order if i != 0]  # all but padding, which Marian's never says
+    with torch.no_grad():
+        expected = model(source, target)[..., said].log_softmax(-1)
+        mask = source != 0
+        logits = theirs(place[source], attention_mask=mask, decoder_input_ids=start).logits
+        assert (logits.log_softmax(-1)[..., place[said]] - expected).abs().max() < 1e-4
+        assert logits.softmax(-1)[..., 430].max() == 0
+    for text in TEXTS:
+        ids = tokenizer(text)["input_ids"]
+        assert ids == place[vocabulary.encode(text)].tolist(), text
+        assert tokenizer.decode(ids, skip_special_tokens=True) == vocabulary.decode(vocabulary.encode(text)), text
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_in_and_out_again_gives_the_same_folder(tmp_path, name):
+    published(tmp_path / "one", **MODELS[name])
+    about = json.loads((tmp_path / "one" / "config.json").read_text())
+    model = from_marian(tmp_path / "one")
+    files = {f"{side}.spm": b"" for side in ("source", "target")}
+    vocabulary = object.__new__(MarianVocabulary)
+    vocabulary.files, vocabulary.source_ids, vocabulary.target_ids = files, {"a": 1}, {"b": 2}
+    to_marian(model, vocabulary, tmp_path / "two")
+    again = json.loads((tmp_path / "two" / "config.json").read_text())
+    same = set(interop.MARIAN_FIELDS.values()) - {"dropout"}
+    assert {key: again[key] for key in same} == {key: about[key] for key in same}
+    source, target = sources(), torch.randint(1, 58, (7, 9))
+    target[:, 0] = model.config.bos
+    with torch.no_grad():
+        expected = model(source, target).log_softmax(-1)
+        found = from_marian(tmp_path / "two")(source, target).log_softmax(-1)
+    torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("change", [{"norm": "pre"}, {"positions": "learned"}, {"d_k": 3}, {"final_norm": True}], ids=str)
+def test_what_has_no_counterpart_there_is_named(trained, tmp_path, change):
+    model = Transformer(replace(trained[0].config, **change))
+    with pytest.raises(ValueError, match=f"must have {list(change)[0]}="):
+        to_marian(model, trained[1], tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(TypeError, match="Subwords or MarianVocabulary, got Words"):
+        to_marian(trained[0], Words(["a"]), tmp_path / "new")
+
+
+# ---- torch and ONNX
+
+
+@pytest.mark.parametrize("norm,final,activation", [("post", False, "relu"), ("pre", True, "gelu"), ("post", True, "swish")])
+def test_torch_gives_the_same_and_gives_it_back(norm, final, activation):
+    torch.manual_seed(0)
+    config = Config(N=2, d_model=22, d_ff=13, h=11, vocab=17, bias=True, norm=norm, final_norm=final,
+                    activation=activation, P_drop=0.2, P_drop_attention=0.3, P_drop_ffn=0.4)
+    ours = Transformer(config).eval()
+    for p in ours.parameters():
+        p.data += 0.3 * torch.randn_like(p)
+    theirs = to_torch(ours)
+    source, target = torch.randint(4, 17, (3, 7)), torch.randint(4, 17, (3, 5))
+    source[1, 4:] = 0
+    x, y = ours.embed(ours.source_embedding, source), ours.embed(ours.target_embedding, target)
+    hidden = source == 0
+    made = theirs(x, y, tgt_mask=torch.ones(5, 5, dtype=torch.bool).triu(1),
+                  src_key_padding_mask=hidden, memory_key_padding_mask=hidden)
+    torch.testing.assert_close(ours.target_embedding.logits(made), ours(source, target))
+    again = from_torch(theirs, vocab=17)
+    assert again.config == config and not again.training
+    again.target_embedding.load_state_dict(ours.target_embedding.state_dict())
+    assert torch.equal(again(source, target), ours(source, target))
+
+
+def test_what_torch_cannot_say_is_refused():
+    with pytest.raises(TypeError, match="nn.Transformer, got Linear"):
+        from_torch(nn.Linear(2, 2), 5)
+    uneven = partial(nn.Transformer, 8, 2, dim_feedforward=4)
+    for theirs in (uneven(1, 2), uneven(1, 1, bias=False), uneven(1, 1, activation=torch.tanh)):
+        with pytest.raises(ValueError, match="^theirs must have"):
+            from_torch(theirs, 5)
+    with pytest.raises(ValueError, match="d_k=3"):
+        to_torch(Transformer(replace(TINY, d_k=3)))
+
+
+GRAPHS = [
+    {},
+    {"source_vocab": 13, "output_bias": True, "bias": True, "activation": "swish"},
+    {"norm": "pre", "final_norm": True, "positions": "learned", "max_positions": 40, "d_k": 3, "d_v": 7},
+]
+
+
+@pytest.mark.parametrize("change", GRAPHS, ids=str)
+def test_onnx_computes_the_same_for_every_shape(tmp_path, change):
+    torch.manual_seed(0)
+    model = Transformer(replace(TINY, vocab=17, d_model=14, h=7, d_ff=11, **change)).eval()
+    c = model.config
+    to_onnx(model, tmp_path)
+    encoder, step = (onnxruntime.InferenceSession(tmp_path / f"{name}.onnx") for name in ("encoder", "step"))
+    past, memory, _ = interop.graph_names(c.N)
+    for B, S in ((5, 7), (1, 1), (3, 11)):
+        source, target = torch.randint(4, 13, (B, S)), torch.randint(4, 17, (B, 6))
+        source[-1, S // 2 + 1 :] = 0
+        kept = dict(zip(memory, encoder.run(None, {"source": source.numpy()})))
+        kept |= {name: np.zeros((B, c.h, 0, c.d_k if name.endswith("K") else c.d_v), np.float32) for name in past}
+        with torch.no_grad():
+            expected = model(source, target).numpy()
+        for t in range(6):
+            logits, *now = step.run(None, {"ids": target[:, t].numpy(), "source": source.numpy(), **kept})
+            kept |= dict(zip(past, now))
+            np.testing.assert_allclose(logits, expected[:, t], atol=1e-5)
+
+
+def test_shape_comments_hold(tmp_path):
+    shapes = pytest.importorskip("shapes")
+    published(tmp_path)
+    with shapes.checked(interop) as seen:
+        model = from_marian(tmp_path)
+        how = Generation(beam=3, max_len=4, forced_eos=True, forbidden=(5,))
+        published_search(model, sources(), how)
+        greedy(Guided(model, how), sources(), 4)
+        assert interop.feature_order(6).tolist() == [0, 2, 4, 1, 3, 5]
+        twin = interop.with_biases(model)
+        interop.start_from_zero(twin)
+        vocabulary_folder(tmp_path, "unigram", False)
+        table = json.loads((tmp_path / "vocab.json").read_text())
+        published(tmp_path, vocab_size=len(table))
+        load_marian(tmp_path, kind=PublishedTranslator).translate(["The man sleeps."], beam=2)
+        to_onnx(model, tmp_path)
+    assert not shapes.unseen(seen, interop)
