@@ -18,30 +18,34 @@ from annotated.data import Download, Published, Words, pad_batch, read_file, ver
 from annotated.decoding import greedy, select, widen
 
 __all__ = [
-    "ROOTS",
     "closed",
     "parse_brackets",
     "write_tree",
-    "cleaned",
-    "unwrapped",
-    "TREE_FILES",
-    "unpacked",
-    "trees_in",
-    "read_trees",
-    "leaves",
-    "words_of",
+    "ROOTS",
     "linearize",
     "by_word",
     "delinearize",
+    "leaves",
+    "words_of",
+    "attempt",
     "repair",
     "PUNCTUATION",
     "SAME",
     "spans",
-    "BracketScore",
     "matched",
+    "BracketScore",
     "bracket_f1",
-    "right_branching",
+    "cleaned",
+    "unwrapped",
+    "trees_in",
+    "unpacked",
+    "TREE_FILES",
+    "read_trees",
+    "treebank",
+    "TREEBANKS",
+    "load_treebank",
     "common_labels",
+    "right_branching",
     "signature",
     "deepest",
     "vocabularies",
@@ -50,15 +54,8 @@ __all__ = [
     "Budget",
     "WellFormed",
     "parse_words",
-    "attempt",
-    "treebank",
-    "TREEBANKS",
-    "load_treebank",
     "side_by_side",
 ]
-
-
-ROOTS = ("", "TOP", "ROOT", "S1")  # what treebanks put around a sentence's tree
 
 
 def closed(parts):
@@ -89,25 +86,29 @@ def parse_brackets(text, name="text"):
         name: what the text is called in an error.
 
     Returns:
-        list of (label, child, ...): children are such tuples, or of a part of speech one word.
+        list of (label, child, ...): children are such tuples, or of a part of speech
+        one word.
 
     Raises:
-        ValueError: brackets do not match, or a word or a part of speech is out of place; names the line.
+        ValueError: brackets do not match, or a word stands where none may; names the line.
     """
     stack = [[]]
     for match in re.finditer(r"[()]|[^\s()]+", text):
         try:
             if match[0] != "(" and len(stack) == 1:
-                raise ValueError(f"{match[0]!r} stands outside of all brackets; trees look like (S (NN Hello))")
+                raise ValueError(f"{match[0]!r} stands outside of all brackets; "
+                                 "trees look like (S (NN Hello))")
             if match[0] == "(":
                 stack.append([])
             else:
                 item = closed(stack.pop()) if match[0] == ")" else match[0]
                 stack[-1].append(item)
         except ValueError as error:
-            raise ValueError(f"{name}, line {text.count(chr(10), 0, match.start()) + 1}: {error}") from None
+            line = text.count("\n", 0, match.start()) + 1
+            raise ValueError(f"{name}, line {line}: {error}") from None
     if len(stack) > 1:
-        raise ValueError(f"{name}: brackets opened and never closed: {len(stack) - 1}; the text may be cut off")
+        raise ValueError(f"{name}: brackets opened and never closed: {len(stack) - 1}; "
+                         "the text may be cut off")
     return stack[0]
 
 
@@ -124,129 +125,7 @@ def write_tree(tree):
     return f"({tree[0]} {' '.join(children)})"
 
 
-def cleaned(tree):
-    """Drop empty nodes, function tags and indices; unary chains stay.
-
-    Args:
-        tree: (label, child, ...).
-
-    Returns:
-        a tree, or None where nothing but empty nodes was in it.
-    """
-    label, children = tree[0], tree[1:]
-    if label == "-NONE-":
-        return None
-    if isinstance(children[0], str):
-        return tree
-    kept = [child for child in map(cleaned, children) if child]
-    label = label if label.startswith("-") else re.split("[-=]", label)[0]
-    return (label, *kept) if kept else None
-
-
-def unwrapped(tree):
-    """Take off the brackets around a sentence's tree; around several trees they become TOP.
-
-    Args:
-        tree: (label, child, ...).
-
-    Returns:
-        a tree.
-    """
-    while tree[0] in ROOTS and len(tree) == 2 and not isinstance(tree[1], str):
-        tree = tree[1]
-    return ("TOP", *tree[1:]) if tree[0] in ROOTS else tree
-
-
-TREE_FILES = re.compile(r"\.(mrg|tree|trees|parse|ptb|txt)(\.gz|\.xz)?$", re.IGNORECASE)
-
-
-def unpacked(content, name):
-    """The text of a file, unpacked where its name ends in .gz or .xz.
-
-    Args:
-        content: bytes.
-        name: of the file.
-
-    Returns:
-        a string.
-
-    Raises:
-        ValueError: it cannot be unpacked, or is not UTF-8.
-    """
-    kinds = {".gz": gzip.decompress, ".xz": lzma.decompress}
-    try:
-        return kinds.get(Path(name).suffix.lower(), bytes)(content).decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise ValueError(f"{name} is not UTF-8 text: convert it to UTF-8") from None
-    except (OSError, EOFError, lzma.LZMAError) as error:
-        raise ValueError(f"{name} cannot be unpacked, it may be cut off: {error}") from None
-
-
-def trees_in(text, name="text"):
-    """Clean the trees of a text.
-
-    Args:
-        text: trees in Penn brackets.
-        name: what the text is called in an error.
-
-    Returns:
-        list of bracketed strings; a tree of nothing but empty nodes is left out.
-
-    Raises:
-        ValueError: see `parse_brackets`; or there is no tree.
-    """
-    trees = [write_tree(unwrapped(tree)) for tree in map(cleaned, parse_brackets(text, name)) if tree]
-    if not trees:
-        raise ValueError(f"{name} holds no tree: it should hold lines such as (S (NN Hello))")
-    return trees
-
-
-def read_trees(path):
-    """Read a treebank in Penn brackets, without empty nodes, function tags and indices.
-
-    Args:
-        path: a file, or a folder whose files are read in the order of their names: .mrg, .tree, .trees,
-            .parse, .ptb or .txt, and the same packed as .gz or .xz.
-
-    Returns:
-        list of bracketed strings, one a sentence; brackets around a whole sentence, ROOTS, are taken off.
-
-    Raises:
-        ValueError: nothing is there, or a file cannot be read, or is no treebank; names file and line.
-    """
-    path = Path(path)
-    files = [path]
-    if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if TREE_FILES.search(file.name) and file.is_file())
-        if not files:
-            raise ValueError(f"no trees in {path}: a folder should hold files such as wsj_0001.mrg or train.mrg.xz")
-    return [tree for file in files for tree in trees_in(unpacked(read_file(file), file), file)]
-
-
-def leaves(tree):
-    """The words of a tree and their parts of speech.
-
-    Args:
-        tree: (label, child, ...), or the same as a bracketed string.
-
-    Returns:
-        list of (part of speech, word), from left to right.
-    """
-    if isinstance(tree, str):
-        return [leaf for t in parse_brackets(tree) for leaf in leaves(t)]
-    return [tree] if isinstance(tree[1], str) else [leaf for child in tree[1:] for leaf in leaves(child)]
-
-
-def words_of(tree):
-    """The words of a bracketed string.
-
-    Args:
-        tree: a bracketed string.
-
-    Returns:
-        list of strings.
-    """
-    return [word for _, word in leaves(tree)]
+ROOTS = ("", "TOP", "ROOT", "S1")  # what treebanks put around a sentence's tree
 
 
 def linearize(tree):
@@ -308,6 +187,50 @@ def delinearize(symbols, words, tags=None):
     return write_tree(trees[0] if len(trees) == 1 else ("TOP", *trees))
 
 
+def leaves(tree):
+    """The words of a tree and their parts of speech.
+
+    Args:
+        tree: (label, child, ...), or the same as a bracketed string.
+
+    Returns:
+        list of (part of speech, word), from left to right.
+    """
+    if isinstance(tree, str):
+        return [leaf for t in parse_brackets(tree) for leaf in leaves(t)]
+    if isinstance(tree[1], str):
+        return [tree]
+    return [leaf for child in tree[1:] for leaf in leaves(child)]
+
+
+def words_of(tree):
+    """The words of a bracketed string.
+
+    Args:
+        tree: a bracketed string.
+
+    Returns:
+        list of strings.
+    """
+    return [word for _, word in leaves(tree)]
+
+
+def attempt(symbols, words):
+    """The tree that symbols stand for, or None where they stand for none.
+
+    Args:
+        symbols: see `delinearize`.
+        words: the sentence.
+
+    Returns:
+        a bracketed string or None.
+    """
+    try:
+        return delinearize(symbols, words)
+    except ValueError:
+        return None
+
+
 def repair(symbols, n):
     """Make a well-formed sequence of any: drop what does not fit, close what is open.
 
@@ -333,7 +256,8 @@ def repair(symbols, n):
     return made + [")"] * depth
 
 
-PUNCTUATION = (",", ":", "``", "''", ".")  # parts of speech that EVALB's COLLINS.prm does not count
+# Parts of speech that EVALB's COLLINS.prm does not count.
+PUNCTUATION = (",", ":", "``", "''", ".")
 
 SAME = {"PRT": "ADVP"}  # labels that EVALB's COLLINS.prm takes for one another
 
@@ -365,14 +289,6 @@ def spans(tree, skip=()):
     return found
 
 
-class BracketScore(NamedTuple):
-    """Labelled precision, recall and F1, in percent."""
-
-    precision: float
-    recall: float
-    f1: float
-
-
 def matched(gold, predicted):
     """Compare a predicted tree with the right one.
 
@@ -381,7 +297,8 @@ def matched(gold, predicted):
         predicted: another; or None, or anything that is not one tree over the same words.
 
     Returns:
-        constituents that are right, that were predicted, that there are; the first two 0 for what is not such a tree.
+        constituents that are right, that were predicted, that there are; the first two
+        are 0 for what is not such a tree.
 
     Raises:
         ValueError: `gold` is not one tree.
@@ -402,32 +319,227 @@ def matched(gold, predicted):
     return (wanted & found).total(), found.total(), wanted.total()
 
 
-def bracket_f1(gold, predicted):
-    """Labelled bracket precision, recall and F1 over a test set (section 6.3, Table 4), after EVALB's conventions.
+class BracketScore(NamedTuple):
+    """Labelled precision, recall and F1, in percent."""
 
-    Not counted: parts of speech, brackets around a sentence (ROOTS), words whose part of speech in the
-    right tree is punctuation. A prediction that is no tree over the same words counts as one without any bracket.
+    precision: float
+    recall: float
+    f1: float
+
+
+def bracket_f1(gold, predicted):
+    """Labelled bracket precision, recall and F1, as EVALB counts (section 6.3, Table 4).
+
+    Not counted: parts of speech, brackets around a sentence (ROOTS), words whose part of
+    speech in the right tree is punctuation. A prediction that is no tree over the same
+    words counts as one without any bracket.
 
     Args:
         gold: list of bracketed strings.
         predicted: as many; None stands for no tree.
 
     Returns:
-        a `BracketScore`: (precision, recall, F1), in percent, over the brackets of all sentences together.
+        a `BracketScore`: (precision, recall, F1), in percent, over all sentences together.
 
     Raises:
         TypeError: one string is given instead of a list.
-        ValueError: the lists differ in length or are empty, or a tree of `gold` is not well formed.
+        ValueError: the lists differ in length or are empty, or a tree of `gold` is broken.
     """
     for name, trees in (("gold", gold), ("predicted", predicted)):
         if isinstance(trees, str):
-            raise TypeError(f"{name} must be a list of bracketed strings, got one string: put it in a list")
+            raise TypeError(f"{name} must be a list of bracketed strings, got one string: "
+                            "put it in a list")
     if len(gold) != len(predicted) or not len(gold):
-        raise ValueError(f"gold has {len(gold)} trees and predicted {len(predicted)}: as many are needed, 1 or more")
+        raise ValueError(f"gold has {len(gold)} trees and predicted {len(predicted)}: "
+                         "as many are needed, 1 or more")
     counts = zip(*map(matched, gold, predicted), strict=True)
     right, found, wanted = map(sum, counts)
     precision, recall = (100 * right / total if total else 0.0 for total in (found, wanted))
-    return BracketScore(precision, recall, 200 * right / (found + wanted) if found + wanted else 0.0)
+    f1 = 200 * right / (found + wanted) if found + wanted else 0.0
+    return BracketScore(precision, recall, f1)
+
+
+def cleaned(tree):
+    """Drop empty nodes, function tags and indices; unary chains stay.
+
+    Args:
+        tree: (label, child, ...).
+
+    Returns:
+        a tree, or None where nothing but empty nodes was in it.
+    """
+    label, children = tree[0], tree[1:]
+    if label == "-NONE-":
+        return None
+    if isinstance(children[0], str):
+        return tree
+    kept = [child for child in map(cleaned, children) if child]
+    label = label if label.startswith("-") else re.split("[-=]", label)[0]
+    return (label, *kept) if kept else None
+
+
+def unwrapped(tree):
+    """Take off the brackets around a sentence's tree; around several trees they become TOP.
+
+    Args:
+        tree: (label, child, ...).
+
+    Returns:
+        a tree.
+    """
+    while tree[0] in ROOTS and len(tree) == 2 and not isinstance(tree[1], str):
+        tree = tree[1]
+    return ("TOP", *tree[1:]) if tree[0] in ROOTS else tree
+
+
+def trees_in(text, name="text"):
+    """Clean the trees of a text.
+
+    Args:
+        text: trees in Penn brackets.
+        name: what the text is called in an error.
+
+    Returns:
+        list of bracketed strings; a tree of nothing but empty nodes is left out.
+
+    Raises:
+        ValueError: see `parse_brackets`; or there is no tree.
+    """
+    trees = [unwrapped(tree) for tree in map(cleaned, parse_brackets(text, name)) if tree]
+    if not trees:
+        raise ValueError(f"{name} holds no tree: it should hold lines such as (S (NN Hello))")
+    return [write_tree(tree) for tree in trees]
+
+
+def unpacked(content, name):
+    """The text of a file, unpacked where its name ends in .gz or .xz.
+
+    Args:
+        content: bytes.
+        name: of the file.
+
+    Returns:
+        a string.
+
+    Raises:
+        ValueError: it cannot be unpacked, or is not UTF-8.
+    """
+    kinds = {".gz": gzip.decompress, ".xz": lzma.decompress}
+    try:
+        return kinds.get(Path(name).suffix.lower(), bytes)(content).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"{name} is not UTF-8 text: convert it to UTF-8") from None
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise ValueError(f"{name} cannot be unpacked, it may be cut off: {error}") from None
+
+
+TREE_FILES = re.compile(r"\.(mrg|tree|trees|parse|ptb|txt)(\.gz|\.xz)?$", re.IGNORECASE)
+
+
+def read_trees(path):
+    """Read a treebank in Penn brackets, without empty nodes, function tags and indices.
+
+    Args:
+        path: a file, or a folder whose files are read in the order of their names: .mrg,
+            .tree, .trees, .parse, .ptb or .txt, and the same packed as .gz or .xz.
+
+    Returns:
+        list of bracketed strings, one a sentence; brackets around a whole sentence, ROOTS,
+        are taken off.
+
+    Raises:
+        ValueError: nothing is there, or a file cannot be read, or is no treebank; names file
+            and line.
+    """
+    path = Path(path)
+    files = [path]
+    if path.is_dir():
+        files = sorted(f for f in path.rglob("*") if TREE_FILES.search(f.name) and f.is_file())
+        if not files:
+            raise ValueError(f"no trees in {path}: a folder should hold files such as "
+                             "wsj_0001.mrg or train.mrg.xz")
+    return [tree for file in files for tree in trees_in(unpacked(read_file(file), file), file)]
+
+
+def treebank(name, repository, licence, table):
+    """Describe a treebank's files.
+
+    Args:
+        name: of its folder.
+        repository: where its publishers keep it.
+        licence: what may be done with it, in a sentence.
+        table: lines of part, size and sha256.
+
+    Returns:
+        a `Published`.
+    """
+    rows = [line.split() for line in table.strip().splitlines()]
+    files = [Download(f"{name}/{part}.mrg.xz", repository, int(size), sha)
+             for part, size, sha in rows]
+
+    def parts(contents):
+        return {Path(path).name.split(".")[0]: trees_in(unpacked(content, path), path)
+                for path, content in contents.items()}
+
+    return Published(tuple(files), licence, parts)
+
+
+TREEBANKS = {
+    "treebank-craft": treebank(
+        "treebank-craft", "https://github.com/UCDenver-ccp/CRAFT",
+        "CRAFT (University of Colorado): CC BY 3.0 on the annotations.",
+        """
+        train 823020 217d75fc2136ec3adfb09a5dc281f8c952b23aa354393a73851a17e896c72b53
+        dev 127304 06f7461fe740015c09c3ab8f78326b00f91e8808d906aa5e4d1b51217e716276
+        test 410892 2ad75977741ea8bf89333ff3b9197fdfb3ee167c20e7189acca7e8c803c43a84
+        """),
+    "treebank-genia": treebank(
+        "treebank-genia", "http://www.geniaproject.org",
+        "GENIA Treebank (GENIA Project): CC BY 3.0 on the annotations.",
+        """
+        train 672244 152152c9e888971585e8f98c376bda437f13923ae82355267ce3054c3435dc51
+        dev 97348 4e0940c0f0483e9f360ce82960c6c5f4203fc869b742674645de98df95db6bbf
+        """),
+}
+
+
+def load_treebank(name):
+    """Read a treebank of `TREEBANKS` from the folder that ANNOTATED_DATA names.
+
+    Args:
+        name: a key of `TREEBANKS`.
+
+    Returns:
+        part ("train", "dev", "test") -> list of bracketed strings.
+
+    Raises:
+        ValueError: the name is unknown; that variable of the environment is not set; a file is
+            missing or another version.
+    """
+    if name not in TREEBANKS:
+        raise ValueError(f"name={name!r} is no treebank; there are {', '.join(TREEBANKS)}")
+    published, folder = TREEBANKS[name], os.environ.get("ANNOTATED_DATA")
+    if not folder:
+        file = published.files[0]
+        raise ValueError(f"{name} is not fetched, its publishers keep it in another form "
+                         f"({file.address}): set ANNOTATED_DATA to a folder that holds "
+                         f"{file.path}, or read a copy of your own with read_trees")
+    return published.read({file.path: verified(folder, file) for file in published.files})
+
+
+def common_labels(trees):
+    """The commonest label of a whole sentence, and of a constituent within one.
+
+    Args:
+        trees: list of bracketed strings.
+
+    Returns:
+        two labels.
+    """
+    sequences = [[symbol[1:] for symbol in linearize(tree) if symbol[0] == "("] for tree in trees]
+    roots = Counter(labels[0] for labels in sequences if labels)
+    inner = Counter(label for labels in sequences for label in labels[1:])
+    return roots.most_common(1)[0][0], inner.most_common(1)[0][0]
 
 
 def right_branching(words, root="S", label="NP"):
@@ -451,21 +563,6 @@ def right_branching(words, root="S", label="NP"):
     return delinearize([*tokens, ")" * len(opened)], words)
 
 
-def common_labels(trees):
-    """The commonest label of a whole sentence, and of a constituent within one.
-
-    Args:
-        trees: list of bracketed strings.
-
-    Returns:
-        two labels.
-    """
-    sequences = [[symbol[1:] for symbol in linearize(tree) if symbol[0] == "("] for tree in trees]
-    roots = Counter(labels[0] for labels in sequences if labels)
-    inner = Counter(label for labels in sequences for label in labels[1:])
-    return roots.most_common(1)[0][0], inner.most_common(1)[0][0]
-
-
 def signature(word):
     """The shape of a word, by which words that are too rare to be learned are told apart.
 
@@ -473,9 +570,11 @@ def signature(word):
         word: a string.
 
     Returns:
-        a string such as "<Aa-ing>": capital, small letter, digit, hyphen, and the end of a longer word of letters.
+        a string such as "<a:ing>": capital, small letter, digit, hyphen, other marks, and the
+        end of a longer word.
     """
-    marks = (("A", "[A-Z]"), ("a", "[a-z]"), ("0", "[0-9]"), ("-", "[-–/]"), (".", "[^\\w\\s/–-]"))
+    marks = (("A", "[A-Z]"), ("a", "[a-z]"), ("0", "[0-9]"), ("-", "[-–/]"),
+             (".", "[^\\w\\s/–-]"))
     shape = "".join(mark for mark, pattern in marks if re.search(pattern, word))
     ending = word[-3:].lower() if len(word) > 5 and word[-3:].isalpha() else ""
     return f"<{shape}:{ending}>"
@@ -504,7 +603,8 @@ def vocabularies(trees, least=1):
 
     Args:
         trees: list of bracketed strings.
-        least: how often a word must occur to have a place of its own; shapes of rarer ones, as often, have one too.
+        least: how often a word must occur to have a place of its own; shapes of rarer ones
+            that occur as often have one too.
 
     Returns:
         `Words` of the words, and `Words` of the tokens that `by_word` makes of the trees.
@@ -516,7 +616,8 @@ def vocabularies(trees, least=1):
         shapes[signature(word)] += counts[word]
     known |= {shape for shape, count in shapes.items() if count >= least}
     tokens = {token for tree in trees for token in by_word(linearize(tree))}
-    ends = {"*" + ")" * n for n in range(deepest(trees) + 1)}  # a tree of any depth can be closed
+    # So that a tree of any depth can be closed.
+    ends = {"*" + ")" * n for n in range(deepest(trees) + 1)}
     return Words(sorted(known)), Words(sorted(tokens | ends))
 
 
@@ -542,7 +643,8 @@ def encode_tree(tree, words, tokens):
         words, tokens: the two `vocabularies`.
 
     Returns:
-        two lists of identifiers, eos last, of equal length; a token that is not in the vocabulary becomes unk.
+        two lists of identifiers, eos last, of equal length; a token that is not in the
+        vocabulary becomes unk.
     """
     wanted = [tokens.ids.get(token, 3) for token in by_word(linearize(tree))]
     return encode_words(words_of(tree), words), [*wanted, 2]
@@ -550,7 +652,7 @@ def encode_tree(tree, words, tokens):
 
 @dataclass
 class Budget:
-    """What `WellFormed` remembers of R hypotheses: the model's own state, and what they may still do.
+    """What `WellFormed` remembers of R hypotheses.
 
     Args:
         state: the model's.
@@ -611,7 +713,8 @@ class WellFormed:
         """Logits (R, vocab), -inf for what no tree can go on with, and the state after ids, (R,)."""
         logits, inner = self.model.step(ids, state.state)  # (R, vocab)
         depth, left = state.depth + self.rise[ids], state.left - self.word[ids].long()  # (R,)
-        return logits.masked_fill(~self.allowed(depth, left), -torch.inf), Budget(inner, depth, left)
+        logits = logits.masked_fill(~self.allowed(depth, left), -torch.inf)
+        return logits, Budget(inner, depth, left)
 
     def allowed(self, depth, left):
         """Which tokens may come next, (R, vocab)."""
@@ -636,7 +739,8 @@ def parse_words(model, sentences, words, tokens, search=greedy, size=4000):
         as many lists of tokens, in the same order, for `delinearize`, `attempt` or `repair`.
     """
     device = next(getattr(model, "model", model).parameters()).device
-    order, found = sorted(range(len(sentences)), key=lambda i: len(sentences[i]), reverse=True), {}
+    order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]), reverse=True)
+    found = {}
     while order:
         rows = max(1, size // (len(sentences[order[0]]) + 1))
         batch, order = order[:rows], order[rows:]
@@ -644,80 +748,6 @@ def parse_words(model, sentences, words, tokens, search=greedy, size=4000):
         for i, ids in zip(batch, search(model, source), strict=True):
             found[i] = [tokens.words[k] for k in ids if k != model.config.eos]
     return [found[i] for i in range(len(sentences))]
-
-
-def attempt(symbols, words):
-    """The tree that symbols stand for, or None where they stand for none.
-
-    Args:
-        symbols: see `delinearize`.
-        words: the sentence.
-
-    Returns:
-        a bracketed string or None.
-    """
-    try:
-        return delinearize(symbols, words)
-    except ValueError:
-        return None
-
-
-def treebank(name, repository, licence, table):
-    """Describe a treebank's files.
-
-    Args:
-        name: of its folder.
-        repository: where its publishers keep it.
-        licence: what may be done with it, in a sentence.
-        table: lines of part, size and sha256.
-
-    Returns:
-        a `Published`.
-    """
-    rows = [line.split() for line in table.strip().splitlines()]
-    files = [Download(f"{name}/{part}.mrg.xz", repository, int(size), sha) for part, size, sha in rows]
-    return Published(tuple(files), licence, lambda contents: {
-        Path(path).name.split(".")[0]: trees_in(unpacked(content, path), path) for path, content in contents.items()})
-
-
-TREEBANKS = {
-    "treebank-craft": treebank(
-        "treebank-craft", "https://github.com/UCDenver-ccp/CRAFT",
-        "CRAFT (University of Colorado): CC BY 3.0 on the annotations.",
-        """
-        train 823020 217d75fc2136ec3adfb09a5dc281f8c952b23aa354393a73851a17e896c72b53
-        dev 127304 06f7461fe740015c09c3ab8f78326b00f91e8808d906aa5e4d1b51217e716276
-        test 410892 2ad75977741ea8bf89333ff3b9197fdfb3ee167c20e7189acca7e8c803c43a84
-        """),
-    "treebank-genia": treebank(
-        "treebank-genia", "http://www.geniaproject.org",
-        "GENIA Treebank (GENIA Project): CC BY 3.0 on the annotations.",
-        """
-        train 672244 152152c9e888971585e8f98c376bda437f13923ae82355267ce3054c3435dc51
-        dev 97348 4e0940c0f0483e9f360ce82960c6c5f4203fc869b742674645de98df95db6bbf
-        """),
-}
-
-
-def load_treebank(name):
-    """Read a treebank of `TREEBANKS` from the folder that the environment variable ANNOTATED_DATA names.
-
-    Args:
-        name: a key of `TREEBANKS`.
-
-    Returns:
-        part ("train", "dev", "test") -> list of bracketed strings.
-
-    Raises:
-        ValueError: the name is unknown; ANNOTATED_DATA is not set; a file is missing or another version.
-    """
-    if name not in TREEBANKS:
-        raise ValueError(f"name={name!r} is no treebank; there are {', '.join(TREEBANKS)}")
-    published, folder = TREEBANKS[name], os.environ.get("ANNOTATED_DATA")
-    if not folder:
-        raise ValueError(f"{name} is not fetched, its publishers keep it in another form ({published.files[0].address})"
-                         f": set ANNOTATED_DATA to a folder that holds {published.files[0].path}, or use read_trees")
-    return published.read({file.path: verified(folder, file) for file in published.files})
 
 
 @torch.no_grad()

@@ -1,0 +1,420 @@
+"""Parsing: trees and sequences, the score's conventions, reading treebanks, and output that can only be a tree."""
+
+import gzip
+import lzma
+import random
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from annotated import parsing
+from annotated.data import grammar_examples, pad_batch
+from annotated.decoding import beam_search, greedy, hypotheses
+from annotated.parsing import (
+    WellFormed,
+    attempt,
+    bracket_f1,
+    by_word,
+    cleaned,
+    common_labels,
+    deepest,
+    delinearize,
+    encode_tree,
+    encode_words,
+    leaves,
+    linearize,
+    load_treebank,
+    matched,
+    parse_brackets,
+    parse_words,
+    read_trees,
+    repair,
+    right_branching,
+    side_by_side,
+    signature,
+    spans,
+    trees_in,
+    unwrapped,
+    vocabularies,
+    words_of,
+    write_tree,
+)
+from annotated.transformer import TINY, Transformer
+
+CAT = "(S (NP (DT The) (JJ small) (NN cat)) (VP (VBZ sleeps)) (. .))"
+
+
+def random_tree(rng, words, depth=0):
+    "A tree over these words, unary chains and all."
+    if len(words) == 1 and (depth > 6 or rng.random() < 0.6):
+        return (rng.choice(["DT", "NN", ",", "."]), words[0])
+    if len(words) == 1 or (depth < 6 and rng.random() < 0.15):
+        return (rng.choice(["NP", "VP"]), random_tree(rng, words, depth + 1))
+    cut = rng.randrange(1, len(words))
+    return (rng.choice(["S", "NP", "VP", "PRT"]), *(random_tree(rng, w, depth + 1) for w in (words[:cut], words[cut:])))
+
+
+def random_trees(count, seed=0, longest=9):
+    rng = random.Random(seed)
+    return [("S", random_tree(rng, [f"w{i}" for i in range(rng.randint(1, longest))])) for _ in range(count)]
+
+
+def nested(node, begin, found):
+    "The spans of a tree by another way: recursion that returns the end."
+    if isinstance(node[1], str):
+        return begin + 1
+    end = begin
+    for child in node[1:]:
+        end = nested(child, end, found)
+    found.append((node[0], begin, end))
+    return end
+
+
+@pytest.fixture(scope="module")
+def grammar():
+    return [example.tree for example in grammar_examples(train=300, validation=0, test=0)[0]]
+
+
+# ---- trees and sequences
+
+
+def test_brackets_there_and_back():
+    for tree in random_trees(200):
+        text = write_tree(tree)
+        assert parse_brackets(text) == [tree]
+        assert parse_brackets(text.replace(" ", " \n\t ")) == [tree]
+
+
+def test_several_trees_and_unlabelled_brackets():
+    assert parse_brackets("( (S (NN a)) )\n(NN b)") == [("", ("S", ("NN", "a"))), ("NN", "b")]
+    assert parse_brackets("") == []
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("(S (NN a)", "never closed: 1"),
+    ("\n(S (NN a)))", "line 2: '\\)' stands outside"),
+    ("word", "stands outside"),
+    ("(S ())", "holds nothing"),
+    ("(S (NN))", "holds nothing"),
+    ("(S the (NN cat))", "words beside trees"),
+    ("(S (NN cat) sleeps)", "words beside trees"),
+])
+def test_bad_brackets_are_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse_brackets(text, "name.mrg")
+    with pytest.raises(ValueError, match="name.mrg"):
+        parse_brackets(text, "name.mrg")
+
+
+def test_by_hand():
+    assert linearize(CAT) == ["(S", "(NP", "*", "*", "*", ")", "(VP", "*", ")", "*", ")"]
+    assert by_word(linearize(CAT)) == ["(S(NP*", "*", "*)", "(VP*)", "*)"]
+    assert delinearize(["(S(NP*", "*)", "(VP*))"], ["a", "b", "c"]) == "(S (NP (XX a) (XX b)) (VP (XX c)))"
+    assert deepest([CAT]) == 2
+
+
+def test_sequences_there_and_back(grammar):
+    for text in [*map(write_tree, random_trees(300)), *grammar]:
+        tags, words = zip(*leaves(text), strict=True)
+        symbols = linearize(text)
+        assert delinearize(symbols, words, tags) == text
+        assert delinearize(by_word(symbols), words, tags) == text
+        assert len(by_word(symbols)) == len(words) == symbols.count("*")
+        assert "".join(by_word(symbols)) == "".join(symbols)
+
+
+def test_roots_are_left_out():
+    for root in ("", "TOP", "ROOT", "S1"):
+        assert linearize(f"({root} {CAT})") == linearize(CAT)
+    assert linearize("(TOP (NP (NN a)) (VP (VB b)))") == ["(NP", "*", ")", "(VP", "*", ")"]
+    assert delinearize(["(NP*)", "(VP*)"], ["a", "b"]) == "(TOP (NP (XX a)) (VP (XX b)))"
+
+
+@pytest.mark.parametrize("symbols", [
+    ["(S*", "*"], ["(S*", "*))"], ["(S*", "*)", "*"], ["(S*)"], ["(S*", "()*)"], ["(S*", "*(NP))"], ["(S*", "cat*)"], [],
+])
+def test_what_is_no_tree_over_two_words(symbols):
+    words = ["a", "b"]
+    if symbols == ["(S*", "*)", "*"]:
+        words = ["a", "b", "c", "d"]
+    with pytest.raises(ValueError, match=r"symbols|brackets|holds"):
+        delinearize(symbols, words)
+    assert attempt(symbols, words) is None
+
+
+def test_repair_keeps_trees_and_makes_trees():
+    for tree in random_trees(100):
+        symbols = linearize(write_tree(tree))
+        assert repair(symbols, symbols.count("*")) == symbols
+    rng = random.Random(1)
+    for _ in range(2000):
+        n = rng.randint(1, 7)
+        noise = rng.choices(["(NP", "(S(VP*", "*", "*)", ")", "(X*)))"], k=rng.randrange(12))
+        made = repair(noise, n)
+        assert made.count("*") == n and attempt(made, ["w"] * n) is not None, noise
+
+
+def test_repair_by_hand():
+    assert repair(["(S(NP*", "*)", "(VP*"], 3) == linearize("(S (NP (A a) (B b)) (VP (C c)))")
+    assert repair(["(S*", "*))", "*)"], 2) == ["(S", "*", "*", ")"]
+    assert repair(["(S*"], 2) == ["(S", "*", "*", ")"]
+    assert repair(["(S*", "(NP)"], 1) == ["(S", "*", ")"]
+
+
+# ---- the score
+
+
+def test_spans_against_another_count():
+    for tree in random_trees(300, seed=2):
+        found = []
+        nested(tree, 0, found)
+        expected = sorted((parsing.SAME.get(label, label), a, b) for label, a, b in found)
+        assert sorted(spans(tree).elements()) == expected
+
+
+@pytest.mark.parametrize(("gold", "predicted", "expected"), [
+    (CAT, CAT, (3, 3, 3)),
+    # parts of speech do not matter, and neither do brackets around the sentence
+    (CAT, "(TOP (S (NP (XX The) (XX small) (XX cat)) (VP (XX sleeps)) (XX .)))", (3, 3, 3)),
+    (f"( {CAT} )", CAT, (3, 3, 3)),
+    (f"(ROOT {CAT})", f"(S1 {CAT})", (3, 3, 3)),
+    # the dot may hang anywhere
+    (CAT, "(S (NP (DT The) (JJ small) (NN cat)) (VP (VBZ sleeps) (. .)))", (3, 3, 3)),
+    ("(S (NP (NN a) (, ,)) (VP (VB b)))", "(S (NP (NN a)) (, ,) (VP (VB b)))", (3, 3, 3)),
+    ("(S (`` q) (NP (NN a)) ('' q))", "(S (NP (`` q) (NN a) ('' q)))", (2, 2, 2)),
+    ("(S (NP (NN a) (: ;)))", "(S (NP (NN a)) (: ;))", (2, 2, 2)),
+    # but a hyphen or a bracket is a word
+    ("(S (NP (NN a) (HYPH -)) (VP (VB b)))", "(S (NP (NN a)) (HYPH -) (VP (VB b)))", (2, 3, 3)),
+    # a constituent of punctuation only has no words
+    ("(S (NP (NN a)) (PRN (, ,)))", "(S (NP (NN a)) (, ,))", (2, 2, 2)),
+    # particles are adverb phrases
+    ("(S (PRT (RP up)))", "(S (ADVP (RB up)))", (2, 2, 2)),
+    # the label counts, and so do both ends
+    ("(S (NP (NN a)) (NN b))", "(S (VP (NN a)) (NN b))", (1, 2, 2)),
+    ("(S (NP (NN a) (NN b)) (NN c))", "(S (NN a) (NP (NN b) (NN c)))", (1, 2, 2)),
+    # multisets
+    ("(NP (NP (NN a)))", "(NP (NN a))", (1, 1, 2)),
+    ("(NP (NN a))", "(NP (NP (NP (NN a))))", (1, 3, 1)),
+    # order of a unary chain is not seen
+    ("(S (VP (VB a)))", "(VP (S (VB a)))", (2, 2, 2)),
+    # no tree, or a tree over other words
+    (CAT, None, (0, 0, 3)),
+    (CAT, "", (0, 0, 3)),
+    (CAT, CAT[:-1], (0, 0, 3)),
+    (CAT, f"{CAT} {CAT}", (0, 0, 3)),
+    (CAT, "(S (NP (DT The) (NN cat)) (VP (VBZ sleeps)) (. .))", (0, 0, 3)),
+    (CAT, CAT.replace("cat", "dog"), (0, 0, 3)),
+])
+def test_conventions_by_hand(gold, predicted, expected):
+    assert matched(gold, predicted) == expected
+
+
+def test_f1_by_hand():
+    gold = ["(S (NP (NN a)) (VP (VB b)))", "(S (NP (NN a) (NN b)))"]
+    predicted = ["(S (NP (NN a)) (NP (VB b)))", "(S (NN a) (NN b))"]
+    precision, recall, f1 = bracket_f1(gold, predicted)  # 2 of 3 and 3; 1 of 1 and 2
+    assert (precision, recall) == (75, 60) and f1 == pytest.approx(2 * 75 * 60 / (75 + 60))
+    assert bracket_f1(gold, gold) == (100, 100, 100)
+    assert bracket_f1(gold, [None, None]) == (0, 0, 0)
+    precision, recall, f1 = bracket_f1(gold, [gold[0], None])  # counts are added, sentences not averaged
+    assert (precision, recall, f1) == (100, 60, 75)
+
+
+def test_the_score_refuses_what_it_cannot_count():
+    with pytest.raises(TypeError, match="gold must be a list"):
+        bracket_f1(CAT, [CAT])
+    with pytest.raises(TypeError, match="predicted must be a list"):
+        bracket_f1([CAT], CAT)
+    with pytest.raises(ValueError, match="gold has 2 trees and predicted 1"):
+        bracket_f1([CAT, CAT], [CAT])
+    with pytest.raises(ValueError, match="gold has 0 trees"):
+        bracket_f1([], [])
+    with pytest.raises(ValueError, match="gold"):
+        bracket_f1(["(S (NN a)"], [CAT])
+    with pytest.raises(ValueError, match="one tree a sentence, got 2"):
+        bracket_f1([CAT + CAT], [CAT])
+
+
+# ---- treebanks
+
+
+def test_cleaning():
+    raw = """( (S (NP-SBJ-1 (PRP They)) (VP=2 (VBP want) (S (NP-SBJ (-NONE- *-1)) (VP (TO to) (VP (VB go)))))
+      (-LRB- -LRB-) (SBAR (-NONE- 0) (S (-NONE- *T*))) (. .)) )"""
+    assert trees_in(raw) == [
+        "(S (NP (PRP They)) (VP (VBP want) (S (VP (TO to) (VP (VB go))))) (-LRB- -LRB-) (. .))"]
+    assert cleaned(("NP", ("-NONE-", "*"))) is None
+    assert cleaned(("NP", ("NP-1", ("NN-x", "a")))) == ("NP", ("NP", ("NN-x", "a")))  # unary chains stay
+    assert unwrapped(("", ("TOP", ("S", ("NN", "a"))))) == ("S", ("NN", "a"))
+    assert unwrapped(("", ("NP", ("NN", "a")), (".", "."))) == ("TOP", ("NP", ("NN", "a")), (".", "."))
+    assert trees_in("( (NN Title) )") == ["(NN Title)"]
+
+
+def test_files_and_folders(tmp_path):
+    one, two, three = "( (S (NN a)) )\n", "(S (NN b))\n(S\n (NN c))\n", "(S (NN µ))"
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a.mrg").write_text(one)
+    (tmp_path / "b.mrg.gz").write_bytes(gzip.compress(two.encode()))
+    (tmp_path / "sub" / "c.MRG.xz").write_bytes(lzma.compress(three.encode()))
+    (tmp_path / "README").write_text("(no tree")
+    assert read_trees(tmp_path) == ["(S (NN a))", "(S (NN b))", "(S (NN c))", "(S (NN µ))"]
+    assert read_trees(str(tmp_path / "b.mrg.gz")) == ["(S (NN b))", "(S (NN c))"]
+
+
+def test_bad_treebanks_are_named(tmp_path):
+    def refused(name, content, message):
+        path = tmp_path / name
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=message) as found:
+            read_trees(path)
+        assert name in str(found.value)
+
+    refused("open.mrg", b"(S (NN a)", "never closed")
+    refused("late.mrg", b"(S (NN a))\n(S (NN b)))\n", "late.mrg, line 2")
+    refused("empty.mrg", b"\n", "holds no tree")
+    refused("nothing.mrg", b"(S (-NONE- *))", "holds no tree")
+    refused("latin.mrg", "(S (NN µ))".encode("latin-1"), "not UTF-8")
+    refused("cut.mrg.gz", gzip.compress(b"(S (NN a))")[:-9], "cannot be unpacked")
+    refused("cut.mrg.xz", lzma.compress(b"(S (NN a))")[:-9], "cannot be unpacked")
+    refused("not.mrg.xz", b"(S (NN a))", "cannot be unpacked")
+    with pytest.raises(ValueError, match="cannot read .*missing.mrg"):
+        read_trees(tmp_path / "missing.mrg")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ValueError, match="no trees in .*folder"):
+        read_trees(tmp_path / "folder")
+
+
+def test_registered_treebanks_without_data(monkeypatch, tmp_path):
+    with pytest.raises(ValueError, match="no treebank; there are treebank-craft, treebank-genia"):
+        load_treebank("wsj")
+    monkeypatch.delenv("ANNOTATED_DATA", raising=False)
+    with pytest.raises(ValueError, match="ANNOTATED_DATA.*treebank-craft/train.mrg.xz.*read_trees"):
+        load_treebank("treebank-craft")
+    monkeypatch.setenv("ANNOTATED_DATA", str(tmp_path))
+    with pytest.raises(ValueError, match="treebank-genia/train.mrg.xz"):
+        load_treebank("treebank-genia")
+    (tmp_path / "treebank-genia").mkdir()
+    (tmp_path / "treebank-genia" / "train.mrg.xz").write_bytes(lzma.compress(b"(S (NN a))"))
+    with pytest.raises(ValueError, match="sha256"):
+        load_treebank("treebank-genia")
+
+
+# ---- baseline, vocabularies
+
+
+def test_right_branching():
+    assert right_branching(["a"]) == "(S (XX a))"
+    assert right_branching(["a", "b"], "X", "Y") == "(X (XX a) (XX b))"
+    assert right_branching(list("abcd"), "S", "VP") == "(S (XX a) (VP (XX b) (VP (XX c) (XX d))))"
+    with pytest.raises(ValueError, match="words must be 1 or more"):
+        right_branching([])
+    assert common_labels(["(S (NP (NN a)) (NP (NN b)))", "(S (VP (NN a)))", "(NN c)"]) == ("S", "NP")
+
+
+def test_rare_words_become_shapes():
+    assert len({signature(word) for word in ("cat", "Cat", "IL-2", "3.5", "p53", "sleeping", "sleeper")}) == 7
+    assert signature("walking") == signature("talking") and "(" not in signature("x(y")
+    trees = ["(S (NN cat) (NN cat) (VB walking) (VB talking) (NN Zebra))"]
+    words, tokens = vocabularies(trees, least=2)
+    shape = words.ids[signature("walking")]
+    assert encode_words(["cat", "walking", "running", "Okapi"], words) == [words.ids["cat"], shape, shape, 3, 2]
+    source, target = encode_tree(trees[0], words, tokens)
+    assert len(source) == len(target) == 6 and source[-1] == target[-1] == 2
+    assert [tokens.words[i] for i in target[:-1]] == by_word(linearize(trees[0]))
+
+
+# ---- output that can only be a tree
+
+
+@pytest.fixture(scope="module")
+def newborn(grammar):
+    words, tokens = vocabularies(grammar)
+    torch.manual_seed(3)
+    config = replace(TINY, N=1, d_model=32, d_ff=32, vocab=len(tokens), source_vocab=len(words))
+    return Transformer(config).eval(), words, tokens
+
+
+@pytest.mark.parametrize("search", [greedy, partial(beam_search, beam=3), partial(beam_search, beam=2, alpha=0.0)])
+def test_random_weights_write_trees(grammar, newborn, search):
+    model, words, tokens = newborn
+    sentences = [words_of(tree) for tree in grammar[:60]] + [["cat"], ["cat", "sleeps"], ["cat"] * 30]
+    free = parse_words(model, sentences, words, tokens, search)
+    bound = parse_words(WellFormed(model, tokens), sentences, words, tokens, search)
+    assert sum(attempt(a, b) is None for a, b in zip(free, sentences, strict=True)) > 30
+    for symbols, sentence in zip(bound, sentences, strict=True):
+        made = attempt(symbols, sentence)
+        assert made is not None and len(symbols) == len(sentence)
+        assert not made.startswith("(TOP"), "one bracket is around all words"
+
+
+def test_every_hypothesis_of_the_beam_is_a_tree(grammar, newborn):
+    model, words, tokens = newborn
+    source = pad_batch([encode_words(words_of(tree), words) for tree in grammar[:9]])
+    for tree, found in zip(grammar, hypotheses(WellFormed(model, tokens), source, beam=4), strict=False):
+        assert len(found) == 4
+        for ids, _ in found:
+            assert ids[-1] == 2 and attempt([tokens.words[i] for i in ids[:-1]], words_of(tree))
+
+
+def test_the_constraint_allows_every_tree(grammar, newborn):
+    "Along each right tree, the right token is always among those allowed."
+    model, words, tokens = newborn
+    bound = WellFormed(model, tokens)
+    for tree in grammar[:100]:
+        _, target = encode_tree(tree, words, tokens)
+        depth, left = torch.zeros(1, dtype=torch.long), torch.tensor([len(target) - 1])
+        for token in target:
+            assert bound.allowed(depth, left)[0, token]
+            depth, left = depth + bound.rise[token], left - bound.word[token].long()
+
+
+def test_the_constraint_changes_no_other_score(grammar, newborn):
+    model, words, tokens = newborn
+    source = pad_batch([encode_words(words_of(tree), words) for tree in grammar[:5]])
+    ids = torch.full((5,), 1)
+    with torch.inference_mode():
+        free, _ = model.step(ids, model.start(source))
+        bound = WellFormed(model, tokens)
+        kept, _ = bound.step(ids, bound.start(source))
+    allowed = kept > -torch.inf
+    assert allowed.any(1).all() and not allowed.all()
+    torch.testing.assert_close(kept[allowed], free[allowed])
+
+
+def test_batches_do_not_matter(grammar, newborn):
+    model, words, tokens = newborn
+    sentences = [words_of(tree) for tree in grammar[:20]]
+    together = parse_words(WellFormed(model, tokens), sentences, words, tokens)
+    assert together == parse_words(WellFormed(model, tokens), sentences, words, tokens, size=1)
+
+
+def test_side_by_side_starts_on_the_diagonal():
+    config = replace(TINY, vocab=50, source_vocab=70, positions="learned", norm="pre", final_norm=True)
+    torch.manual_seed(0)
+    model = side_by_side(Transformer(config))
+    for layer in model.decoder.layers:
+        assert torch.equal(layer.cross_attention.W_K.weight, layer.cross_attention.W_Q.weight)
+        assert not torch.equal(layer.self_attention.W_K.weight, layer.self_attention.W_Q.weight)
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+# ---- real treebanks
+
+
+@pytest.mark.needs_data
+def test_real_trees_there_and_back():
+    import os
+
+    if not os.environ.get("ANNOTATED_DATA"):
+        pytest.skip("ANNOTATED_DATA is not set")
+    try:
+        dev = load_treebank("treebank-genia")["dev"]
+    except ValueError as error:
+        pytest.skip(str(error))
+    for tree in dev:
+        tags, words = zip(*leaves(tree), strict=True)
+        assert "-NONE-" not in tags
+        assert delinearize(by_word(linearize(tree)), words, tags) == tree
+    assert bracket_f1(dev, dev) == (100, 100, 100)
