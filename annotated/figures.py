@@ -1,0 +1,759 @@
+"""Attention, seen.
+
+Generated from book/19-figures.md by tools/tangle.py: edit the chapter, not this file.
+"""
+
+import html
+import json
+import re
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from annotated.attention import attention_weights
+from annotated.data import Words, pad_batch, split_words
+from annotated.decoding import evaluating, greedy
+
+__all__ = [
+    "KINDS",
+    "attentions",
+    "recording",
+    "attention_maps",
+    "Maps",
+    "tokens",
+    "crop",
+    "look_batch",
+    "look_all",
+    "look",
+    "heatmap",
+    "COLOURS",
+    "STYLE",
+    "SCRIPT",
+    "PAGE",
+    "percent",
+    "still",
+    "Viewer",
+    "viewer",
+    "mass",
+    "position_share",
+    "interval",
+    "subjects",
+    "MODALS",
+    "word_relations",
+    "relations",
+    "without_head",
+    "links",
+    "alignment_error",
+]
+
+
+KINDS = {
+    "encoder": ("encoder", "self_attention", "encoder self-attention"),
+    "decoder": ("decoder", "self_attention", "decoder self-attention"),
+    "cross": ("decoder", "cross_attention", "encoder-decoder attention"),
+}
+
+
+def attentions(model, kind):
+    """The attention modules of one kind, from the first layer to the last (section 3.2.3).
+
+    Args:
+        model: a Transformer.
+        kind: a key of `KINDS`.
+
+    Returns:
+        list of N modules.
+
+    Raises:
+        ValueError: there is no such kind.
+        TypeError: the model has no such layers.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
+    stack, name, _ = KINDS[kind]
+    try:
+        return [getattr(layer, name) for layer in getattr(model, stack).layers]
+    except AttributeError:
+        given = type(model).__name__
+        raise TypeError(f"model must be a Transformer, not {given}") from None
+
+
+@contextmanager
+def recording(model):
+    """Inside, each call of the model leaves its attention weights in a dictionary.
+
+    Nothing is stored on the modules.
+    Cached decoding calls no whole layer and leaves nothing.
+
+    Args:
+        model: a Transformer of scaled dot-product attention, in whichever version.
+
+    Returns:
+        kind -> list of weights (B, h, T, S), a layer after the other.
+    """
+    seen = {kind: [] for kind in KINDS}
+
+    def hook(kind, module, x, memory, mask=None):
+        Q, (K, _) = module.split(module.W_Q(x)), module.keys_values(memory)
+        seen[kind].append(attention_weights(Q, K, mask))
+
+    with ExitStack() as stack:
+        for kind in KINDS:
+            for module in attentions(model, kind):
+                look_in = partial(lambda kind, m, inputs: hook(kind, m, *inputs), kind)
+                stack.callback(module.register_forward_pre_hook(look_in).remove)
+        yield seen
+
+
+def attention_maps(model, source, target):
+    """The attention weights of every head of a model (Figures 3 to 5).
+
+    Args:
+        model: a Transformer.
+        source: identifiers, (B, S), each sentence ending in eos.
+        target: identifiers, (B, T), each beginning with bos.
+
+    Returns:
+        kind -> (N, B, h, T, S); in self-attention queries and keys are of one sentence.
+
+    Raises:
+        TypeError, ValueError: what `attentions` or the model refuses.
+    """
+    with recording(model) as seen, evaluating(model):
+        model(source, target)
+    return {kind: torch.stack(layers) for kind, layers in seen.items()}
+
+
+@dataclass(frozen=True)
+class Maps:
+    """One sentence, its translation, and how each head looked at them.
+
+    Args:
+        source: the S tokens of the source, eos the last.
+        target: the T tokens the decoder read, bos the first.
+        written: the T tokens it was to write, eos the last.
+        weights: kind -> (N, h, T, S), as in `attention_maps`.
+    """
+
+    source: list
+    target: list
+    written: list
+    weights: dict = field(repr=False)
+
+    def queries(self, kind):
+        """The names of the rows; a decoder's row is named by the token it writes."""
+        return self.source if kind == "encoder" else [f"→ {token}" for token in self.written]
+
+    def keys(self, kind):
+        """The names of the columns."""
+        return self.target if kind == "decoder" else self.source
+
+
+def tokens(vocabulary, ids):
+    """The words or pieces of identifiers; a piece that continues a word begins with a dot.
+
+    Args:
+        vocabulary: a `Words`, a `Subwords`, or anything with `decode`.
+        ids: list of identifiers.
+
+    Returns:
+        list of strings.
+    """
+    if isinstance(vocabulary, Words):
+        return [vocabulary.words[i] for i in ids]
+    if not hasattr(vocabulary, "processor"):
+        return [vocabulary.decode([i]) or f"<{i}>" for i in ids]
+    names = [vocabulary.processor.id_to_piece(int(i)) for i in ids]
+    begun = [name[1:] or "_" if name.startswith("▁") else f"·{name}" for name in names]
+    return [
+        Words.markers[i] if i < len(Words.markers) else name for i, name in zip(ids, begun)
+    ]
+
+
+def crop(vocabulary, maps, b, read, written):
+    """Sentence b of a batch, with words and without padding.
+
+    Args:
+        vocabulary: for `tokens`.
+        maps: what `attention_maps` gave.
+        b: which sentence.
+        read: its identifiers, eos included.
+        written: those of its translation.
+
+    Returns:
+        a `Maps`.
+    """
+    sizes = {
+        "encoder": (len(read),) * 2,
+        "decoder": (len(written),) * 2,
+        "cross": (len(written), len(read)),
+    }
+    weights = {
+        kind: maps[kind][:, b, :, :t, :s].cpu() for kind, (t, s) in sizes.items()
+    }
+    output = tokens(vocabulary, written)
+    return Maps(tokens(vocabulary, read), [Words.markers[1], *output[:-1]], output, weights)
+
+
+def look_batch(translator, sources, targets=None, max_len=None):
+    """`look_all` at a few sentences, in one batch; arguments and result as there."""
+    model, vocabulary = translator.model, translator.vocabulary
+    bos, pad, device = model.config.bos, model.config.pad, next(model.parameters()).device
+    read = [vocabulary.encode(line) for line in sources]
+    source = pad_batch(read, pad).to(device)  # (B, S)
+    if targets is None:
+        written = greedy(model, source, max_len)
+    else:
+        written = [vocabulary.encode(line) for line in targets]
+    target = pad_batch([[bos, *ids[:-1]] for ids in written], pad).to(device)  # (B, T)
+    maps = attention_maps(model, source, target)
+    pairs = enumerate(zip(read, written, strict=True))
+    return [crop(vocabulary, maps, b, *both) for b, both in pairs]
+
+
+def look_all(translator, sources, targets=None, batch=100, max_len=None):
+    """Look at a model while it reads sentences and writes their translations.
+
+    Args:
+        translator: a `Translator` of a Transformer.
+        sources: strings.
+        targets: as many strings; None: the model's own translations, by greedy search.
+        batch: sentences computed together.
+        max_len: see `greedy`.
+
+    Returns:
+        a `Maps` for each pair.
+
+    Raises:
+        TypeError: sources or targets is one string.
+        ValueError: they are not equally many.
+    """
+    if isinstance(sources, str) or isinstance(targets, str):
+        raise TypeError("sources and targets must be lists of strings, not one string")
+    if targets is not None and len(targets) != len(sources):
+        numbers = f"{len(sources)} and {len(targets)}"
+        raise ValueError(f"sources and targets must be equally many, not {numbers}")
+    found = []
+    for start in range(0, len(sources), batch):
+        part = slice(start, start + batch)
+        found += look_batch(translator, sources[part], targets and targets[part], max_len)
+    return found
+
+
+def look(translator, source, target=None, max_len=None):
+    """`look_all` at one sentence.
+
+    Args:
+        translator: a `Translator` of a Transformer.
+        source: a string.
+        target: its translation; None: the model's own.
+        max_len: see `greedy`.
+
+    Returns:
+        a `Maps`.
+    """
+    targets = None if target is None else [target]
+    return look_all(translator, [source], targets, max_len=max_len)[0]
+
+
+def heatmap(axes, weights, queries, keys):
+    """Draw one head's weights (the content of Figures 3 to 5).
+
+    Args:
+        axes: matplotlib axes.
+        weights: (T, S).
+        queries: T strings, beside the rows.
+        keys: S strings, below the columns.
+
+    Returns:
+        the image drawn.
+
+    Raises:
+        ValueError: there are not as many names as rows and columns.
+    """
+    if tuple(weights.shape) != (len(queries), len(keys)):
+        names = f"{len(queries)} queries and {len(keys)} keys"
+        raise ValueError(f"weights must be of {names}, not of shape {tuple(weights.shape)}")
+    image = axes.imshow(weights.tolist(), vmin=0, vmax=1, aspect="equal")
+    axes.set_xticks(
+        range(len(keys)), keys, rotation=60, ha="right", rotation_mode="anchor", color="C1"
+    )
+    axes.set_yticks(range(len(queries)), queries, color="C0")
+    axes.tick_params(length=0, labelsize=8)
+    axes.spines[:].set_visible(False)
+    return image
+
+
+COLOURS = (
+    "#440154 #482878 #3e4989 #31688e #26828e #1f9e89 #35b779 #6ece58 #b5de2b #fde725".split()
+)
+
+STYLE = """
+.attention-viewer { --q: #1d6ba6; --k: #9a5a08; font: 15px/1.45 system-ui, sans-serif; max-width: 43rem; }
+:is(html[data-theme=dark], html[theme=dark], [data-jp-theme-light=false], .vscode-dark) .attention-viewer
+  { --q: #6fb1e6; --k: #e6a44a; }
+.attention-viewer :is(.choices, .words, ul) { display: flex; flex-wrap: wrap; gap: .3em .7em; margin: .5em 0; }
+.attention-viewer :is(label, legend, li, p, span) { color: inherit; font: inherit; margin: 0; }
+.attention-viewer .choices span { min-width: 0; max-width: 100%; }
+.attention-viewer select { font: inherit; max-width: 100%; min-height: 1.9em; color: inherit; background: transparent;
+  border: 1px solid currentColor; border-radius: 4px; }
+.attention-viewer option { color: #22211f; background: #fff; }
+.attention-viewer fieldset { border: 0; padding: 0; margin: 0; min-width: 0; }
+.attention-viewer legend { font-size: 1em; padding: 0; margin: 0; float: none; width: auto; }
+.attention-viewer .words input { position: absolute; opacity: 0; width: 1px; height: 1px; margin: 0; }
+.attention-viewer .words { position: relative; gap: .25em .3em; }
+.attention-viewer .words span { display: inline-block; padding: .1em .45em; border: 1px solid var(--q);
+  border-radius: 4px; cursor: pointer; }
+.attention-viewer .words input:checked + span { box-shadow: inset 0 -.28em var(--q); }
+.attention-viewer .words input:focus-visible + span { outline: 3px solid var(--q); outline-offset: 2px; }
+.attention-viewer ul { list-style: none; padding: 0; gap: .25em .3em; }
+.attention-viewer li { margin: 0; padding: .1em .35em; min-width: 2.9em; text-align: center; line-height: 1.3; }
+.attention-viewer li i { display: block; height: .5em; background: var(--k); margin: auto; border-radius: 2px; }
+.attention-viewer svg { display: block; max-width: 100%; height: auto; font: 12px system-ui, sans-serif; }
+.attention-viewer svg text { fill: currentColor; }
+.attention-viewer svg .row { fill: transparent; cursor: pointer; }
+.attention-viewer svg .on { stroke: var(--q); stroke-width: 2.5; }
+.attention-viewer .scale i { display: inline-block; width: 8em; height: .7em; margin: 0 .4em; }
+.attention-viewer .said { min-height: 3em; margin: .5em 0; }
+.attention-viewer [hidden] { display: none; }
+"""
+
+SCRIPT = """
+for (const box of document.querySelectorAll(".attention-viewer:not([data-ready])")) {
+  box.dataset.ready = "";
+  const data = JSON.parse(box.dataset.maps), at = {...data.start};
+  const id = "attention-" + Math.random().toString(36).slice(2);
+  const make = (tag, text, more = {}) => Object.assign(document.createElement(tag), {textContent: text ?? ""}, more);
+  const part = name => box.querySelector("." + name), choices = part("choices"), words = part("words");
+  const arrow = names => names.map(name => "\\u2192 " + name);
+  const names = () => {
+    const s = data.maps[at.sentence], encoder = at.kind === "encoder";
+    return [encoder ? s.source : arrow(s.written), at.kind === "decoder" ? s.target : s.source];
+  };
+  const matrix = () => {
+    const heads = data.maps[at.sentence].weights[at.kind][at.layer];
+    if (at.head < heads.length) return heads[at.head];
+    return heads[0].map((row, t) => row.map((_, s) => heads.reduce((sum, w) => sum + w[t][s], 0) / heads.length));
+  };
+  const choose = (name, label, options) => {
+    const field = make("select", "", {name, id: id + name});
+    options.forEach(([value, text]) => field.append(make("option", text, {value, selected: value === at[name]})));
+    field.onchange = () => { at[name] = name === "kind" ? field.value : +field.value; draw(); };
+    const row = make("span");
+    row.append(make("label", label, {htmlFor: field.id}), " ", field);
+    choices.append(row);
+  };
+  const show = row => {
+    at.row = row;
+    const [queries, keys] = names(), weights = matrix()[row];
+    part("keys").replaceChildren(...weights.map((w, s) => {
+      const item = make("li", keys[s]), bar = make("i");
+      bar.style.width = w + "%";
+      item.append(bar, make("span", Math.round(w) + " %"));
+      return item;
+    }));
+    const best = weights.map((w, s) => [w, s]).sort((a, b) => b[0] - a[0]).slice(0, 3).filter(([w]) => w > 0);
+    part("said").textContent = queries[row] + " looks at " + best.map(([w, s]) =>
+      keys[s] + " (" + Math.round(w) + " %)").join(", ") + ".";
+    box.querySelectorAll("svg .row").forEach((r, t) => r.classList.toggle("on", t === row));
+    words.querySelectorAll("input")[row].checked = true;
+  };
+  const draw = () => {
+    const [queries, keys] = names(), weights = matrix(), fields = Object.keys(data.kinds);
+    at.row = Math.min(at.row, queries.length - 1);
+    words.replaceChildren(...queries.map((word, row) => {
+      const label = make("label"), input = make("input", "", {type: "radio", name: id, onchange: () => show(row)});
+      label.onpointerenter = event => { if (event.pointerType === "mouse") show(row); };
+      label.append(input, make("span", word));
+      return label;
+    }));
+    const svg = part("map"), NS = svg.namespaceURI, cell = 19;
+    const left = 8 + 7 * Math.max(...[...queries, ...keys].map(w => [...w].length));
+    const add = (tag, more, text = "") => {
+      const e = document.createElementNS(NS, tag);
+      Object.entries(more).forEach(([k, v]) => e.setAttribute(k, v));
+      e.textContent = text;
+      svg.append(e);
+      return e;
+    };
+    svg.replaceChildren();
+    svg.setAttribute("viewBox", `0 0 ${left + cell * keys.length + 2} ${left + cell * queries.length + 2}`);
+    svg.setAttribute("width", left + cell * keys.length + 2);
+    const shape = `${queries.length} queries by ${keys.length} keys`;
+    svg.setAttribute("aria-label", `Attention map: ${data.kinds[at.kind]}, ${shape}`);
+    const end = `translate(${left} ${left}) scale(${cell})`, paths = data.colours.map(() => "");
+    weights.forEach((row, t) => row.forEach((w, s) => {
+      paths[Math.min(9, Math.floor(w / 10))] += `M${s} ${t}h.94v.94h-.94z`;
+    }));
+    paths.forEach((d, i) => d && add("path", {d, fill: data.colours[i], transform: end}));
+    queries.forEach((word, t) => add("text", {x: left - 5, y: left + cell * (t + .7), "text-anchor": "end"}, word));
+    const over = s => `translate(${left + cell * (s + .7)} ${left - 5}) rotate(-90)`;
+    keys.forEach((word, s) => add("text", {transform: over(s)}, word));
+    queries.forEach((_, t) => add("rect", {class: "row", x: left - 1, y: left + cell * t - 1,
+      width: cell * keys.length + 1, height: cell + 1}).onpointerenter = () => show(t));
+    show(at.row);
+  };
+  choose("sentence", "Sentence", data.maps.map((s, i) => [i, s.title]));
+  choose("kind", "Attention", Object.entries(data.kinds));
+  const {encoder} = data.maps[0].weights, count = n => [...Array(n).keys()].map(i => [i, i + 1]);
+  choose("layer", "Layer", count(encoder.length));
+  choose("head", "Head", [...count(encoder[0].length), [encoder[0].length, "mean"]]);
+  box.querySelectorAll("[hidden]").forEach(e => { e.hidden = false; });
+  draw();
+}
+"""
+
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>Attention maps</title><style>
+body { margin: 1rem; color: #22211f; background: #fdfcf9; }
+@media (prefers-color-scheme: dark) { body { color: #dcdad3; background: #191a1c; }
+  .attention-viewer.alone { --q: #6fb1e6; --k: #e6a44a; } }
+</style></head><body><main>BODY</main></body></html>
+"""
+
+
+def percent(maps):
+    """The weights of a `Maps` in whole percent; what the causal mask hides is left out.
+
+    Args:
+        maps: a `Maps`.
+
+    Returns:
+        kind -> layers of heads of rows.
+    """
+
+    def rows(kind, head):
+        table = (100 * head).round().int().tolist()
+        return [row[: t + 1] for t, row in enumerate(table)] if kind == "decoder" else table
+
+    weights = maps.weights.items()
+    return {
+        kind: [[rows(kind, head) for head in layer] for layer in layers]
+        for kind, layers in weights
+    }
+
+
+def still(rows, queries, keys, label, cell=19):
+    """Draw one head as an SVG element, for where no script runs.
+
+    Args:
+        rows: lists of whole percent, a row a query.
+        queries, keys: the words beside and above.
+        label: what a screen reader says of it.
+        cell: side of a square.
+
+    Returns:
+        a string of HTML.
+    """
+    left, paths = 8 + 7 * max(map(len, [*queries, *keys])), [""] * len(COLOURS)
+    for t, row in enumerate(rows):
+        for s, w in enumerate(row):
+            paths[min(9, w // 10)] += f"M{s} {t}h.94v.94h-.94z"
+    turn = f'transform="translate({left} {left}) scale({cell})"'
+    drawn = [f'<path d="{d}" fill="{c}" {turn}/>' for d, c in zip(paths, COLOURS) if d]
+    for t, word in enumerate(queries):
+        place = f'x="{left - 5}" y="{left + cell * (t + 0.7):.0f}" text-anchor="end"'
+        drawn.append(f"<text {place}>{html.escape(word)}</text>")
+    for s, word in enumerate(keys):
+        place = f"translate({left + cell * (s + 0.7):.0f} {left - 5}) rotate(-90)"
+        drawn.append(f'<text transform="{place}">{html.escape(word)}</text>')
+    width, height = (left + cell * len(names) + 2 for names in (keys, queries))
+    head = f'class="map" role="img" aria-label="{html.escape(label)}" width="{width}"'
+    return f'<svg {head} viewBox="0 0 {width} {height}">{"".join(drawn)}</svg>'
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """A page element to look at attention with, for Jupyter, the book, or a file.
+
+    Args:
+        maps: a list of `Maps`, all of one model.
+        kind, layer, head: what is shown first, counted from 0.
+        row: the query that is chosen first.
+    """
+
+    maps: list = field(repr=False)
+    kind: str = "encoder"
+    layer: int = 0
+    head: int = 0
+    row: int = 0
+
+    def data(self):
+        """What the script reads."""
+        names = "source", "target", "written"
+        maps = [{"title": " ".join(m.source[:-1]), "weights": percent(m)}
+                | {name: getattr(m, name) for name in names} for m in self.maps]
+        start = {name: getattr(self, name) for name in ("kind", "layer", "head", "row")}
+        kinds = {kind: name for kind, (_, _, name) in KINDS.items()}
+        start |= {"sentence": 0}
+        return {"maps": maps, "start": start, "kinds": kinds, "colours": COLOURS}
+
+    def _repr_html_(self):
+        first, kind = self.maps[0], self.kind
+        where = f"{KINDS[kind][2]}, layer {self.layer + 1}, head {self.head + 1}"
+        names = first.queries(kind), first.keys(kind)
+        rows = percent(first)[kind][self.layer][self.head]
+        data = json.dumps(self.data(), ensure_ascii=False, separators=(",", ":"))
+        data, scale = html.escape(data, quote=False).replace("'", "&#39;"), ", ".join(COLOURS)
+        return f"""<div class="attention-viewer alone" data-maps='{data}'>
+<style>{STYLE}</style>
+<div class="choices" hidden></div>
+<fieldset hidden><legend>Look from</legend><div class="words"></div></fieldset>
+<p class="said" role="status" hidden></p>
+<ul class="keys" aria-label="Keys and their weights" hidden></ul>
+{still(rows, *names, f"Attention map: {where}")}
+<p class="scale" aria-hidden="true">0<i
+  style="background:linear-gradient(90deg, {scale})"></i>1</p>
+<noscript><p>Scripts are off: this is {where}.</p></noscript>
+<script>(() => {{{SCRIPT}}})();</script></div>"""
+
+    def save(self, path):
+        """Write a page that holds the viewer and needs nothing else."""
+        Path(path).write_text(PAGE.replace("BODY", self._repr_html_()), encoding="utf-8")
+
+
+def viewer(maps, kind="encoder", layer=0, head=0, row=0):
+    """Look at attention interactively (Figures 3 to 5).
+
+    Args:
+        maps: a `Maps`, or a list of them, all of one model.
+        kind: a key of `KINDS`, shown first.
+        layer, head: shown first, counted from 0.
+        row: the query chosen first.
+
+    Returns:
+        a `Viewer`, which notebooks display and `save` writes to a file.
+
+    Raises:
+        ValueError: nothing to look at; or kind, layer, head or row is not there.
+        TypeError: something else than `Maps` is among maps.
+    """
+    maps = [maps] if isinstance(maps, Maps) else list(maps)
+    if not maps or not all(isinstance(m, Maps) for m in maps):
+        error = TypeError if maps else ValueError
+        raise error("maps must be one `Maps` or more, as `look` returns them")
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
+    sizes = dict(zip(("layer", "head", "row"), maps[0].weights[kind].shape))
+    for (name, size), value in zip(sizes.items(), (layer, head, row)):
+        if not 0 <= value < size:
+            raise ValueError(f"{name} must lie in 0..{size - 1}, not {value}")
+    return Viewer(maps, kind, layer, head, row)
+
+
+def mass(maps, kind, relation):
+    """How much each head gives to the keys of a relation.
+
+    Args:
+        maps: list of `Maps`.
+        kind: a key of `KINDS`.
+        relation: list of (sentence, query, keys), all counted from 0.
+
+    Returns:
+        (n, N, h), for the n queries of the relation.
+
+    Raises:
+        ValueError: there is no such kind; the relation is empty.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
+    if not relation:
+        raise ValueError("relation must have at least one query, not none")
+    rows = [
+        maps[b].weights[kind][:, :, t, list(keys)].sum(-1) for b, t, keys in relation
+    ]  # (N, h)
+    return torch.stack(rows)  # (n, N, h)
+
+
+def position_share(maps, kind, relation):
+    """What each head would give to the same keys if it went by distance alone.
+
+    Args:
+        maps, kind, relation: as for `mass`.
+
+    Returns:
+        (n, N, h): each head's mean weight at the distance of the keys, over all maps.
+
+    Raises:
+        ValueError: there is no such kind.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
+    wanted = {s - t for _, t, keys in relation for s in keys}
+    profile = {}
+    for d in wanted:
+        found = [m.weights[kind].diagonal(d, -2, -1) for m in maps]
+        profile[d] = torch.cat(found, -1).mean(-1)  # (N, h)
+    rows = [sum(profile[s - t] for s in keys) for _, t, keys in relation]  # (N, h)
+    return torch.stack(rows)  # (n, N, h)
+
+
+def interval(values, sentences, samples=1000, seed=0):
+    """The 95 % interval of a mean, by drawing sentences anew (the bootstrap of chapter 12).
+
+    Args:
+        values: (n,).
+        sentences: n numbers; values of one sentence are drawn together.
+        samples: how often to draw.
+        seed: the same seed gives the same interval.
+
+    Returns:
+        low, high.
+
+    Raises:
+        ValueError: values and sentences are not equally many, or none.
+    """
+    if len(values) != len(sentences) or not len(values):
+        counts = f"{len(values)} and {len(sentences)}"
+        raise ValueError(f"values and sentences must be equally many, not {counts}")
+    groups = torch.tensor(sentences).unique(return_inverse=True)[1]  # (n,)
+    sums = torch.zeros(int(groups.max()) + 1).index_add_(0, groups, values.float())  # (G,)
+    counts = groups.bincount().float()  # (G,)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(
+        len(sums), (samples, len(sums)), generator=generator
+    )  # (samples, G)
+    means = sums[drawn].sum(1) / counts[drawn].sum(1)  # (samples,)
+    return tuple(means.quantile(torch.tensor([0.025, 0.975])).tolist())
+
+
+def subjects(example):
+    """The finite verbs of an example of the grammar, each with the head of its subject.
+
+    Args:
+        example: an `Example` of chapter 8.
+
+    Returns:
+        list of (verb, noun or pronoun), by their places among the English words.
+    """
+    tags = re.findall(r"\((\S+) [^()]+\)", example.tree)
+    found = []
+    for verb, tag in enumerate(tags):
+        if tag in ("VBZ", "VBP", "MD"):
+            # a question begins with its verb; elsewhere the subject stands before it
+            order = range(1, len(tags)) if verb == 0 else range(verb - 1, -1, -1)
+            found.append((verb, next(i for i in order if tags[i] in ("NN", "NNS", "PRP"))))
+    return found
+
+
+MODALS = ("can", "must", "will")
+
+
+def word_relations(example):
+    """What an encoder's head might look at for the sake of the words, not of their places.
+
+    Args:
+        example: an `Example` of chapter 8.
+
+    Returns:
+        relation -> list of (query, keys).
+    """
+    words = list(enumerate(split_words(example.source.lower())))
+    same = [(q, tuple(k for k, twin in words if twin == word and k != q)) for q, word in words]
+    found = {"same word": [(q, keys) for q, keys in same if keys]}
+    for name in ("can, must, will", "verbs in -s", "other verbs"):
+        found[f"subject of {name}"] = []
+    found |= {"antecedent of it": [], "antecedent of others": []}
+    for q, k in subjects(example):
+        word = words[q][1]
+        name = "verbs in -s" if word.endswith("s") else "other verbs"
+        name = "can, must, will" if word in MODALS else name
+        found[f"subject of {name}"].append((q, (k,)))
+    for q, k in example.antecedents:
+        found[f"antecedent of {'it' if words[q][1] == 'it' else 'others'}"].append((q, (k,)))
+    return found
+
+
+def relations(example):
+    """What a head might look at in an example of the grammar.
+
+    Args:
+        example: an `Example` of chapter 8.
+
+    Returns:
+        (kind, relation) -> list of (query, keys); the decoder's query t writes word t.
+    """
+    S, T = (
+        len(split_words(example.source)) + 1,
+        len(split_words(example.target)) + 1,
+    )  # with eos
+    linked = {
+        j: tuple(i for i, k in example.alignment if k == j) for _, j in example.alignment
+    }
+    found = {
+        ("encoder", "previous token"): [(q, (q - 1,)) for q in range(1, S)],
+        ("encoder", "next token"): [(q, (q + 1,)) for q in range(S - 1)],
+        ("decoder", "previous token"): [(q, (q - 1,)) for q in range(1, T)],
+        ("cross", "word being written"): sorted(linked.items()),
+        ("cross", "word just read"): [(j + 1, keys) for j, keys in sorted(linked.items())],
+    }
+    by_word = {("encoder", name): pairs for name, pairs in word_relations(example).items()}
+    return dict(sorted((found | by_word).items(), key=lambda item: item[0][0] != "encoder"))
+
+
+@contextmanager
+def without_head(model, kind, layer, head):
+    """Inside, one head of the model contributes nothing.
+
+    Args:
+        model: a Transformer.
+        kind: a key of `KINDS`.
+        layer, head: which one, counted from 0.
+
+    Raises:
+        ValueError: there is no such head.
+    """
+    modules = attentions(model, kind)
+    if not (0 <= layer < len(modules) and 0 <= head < modules[layer].h):
+        sizes = f"{len(modules)} layers of {modules[0].h} heads, counted from 0"
+        raise ValueError(f"layer and head must be of {sizes}, not {layer} and {head}")
+    h = modules[layer].h
+
+    def hook(W_O, inputs):
+        heads = inputs[0].unflatten(-1, (h, -1)).clone()  # (B, T, h, d_v)
+        heads[:, :, head] = 0
+        return (heads.flatten(2),)  # (B, T, h * d_v)
+
+    handle = modules[layer].W_O.register_forward_pre_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def links(weights):
+    """Link each target word to the source word of the largest weight.
+
+    Args:
+        weights: (T, S), of words only.
+
+    Returns:
+        set of (source, target).
+    """
+    return {(int(s), t) for t, s in enumerate(weights.argmax(-1))}
+
+
+def alignment_error(found, true):
+    """The alignment error rate of sentences together, all true links being sure ones.
+
+    Args:
+        found: a set of (source, target) for each sentence.
+        true: the same.
+
+    Returns:
+        a float from 0, no error, to 1.
+
+    Raises:
+        ValueError: not equally many sentences, or no link at all.
+    """
+    if len(found) != len(true):
+        numbers = f"{len(found)} and {len(true)}"
+        raise ValueError(f"found and true must be of equally many sentences, not {numbers}")
+    made = sum(len(a) + len(g) for a, g in zip(found, true))
+    if not made:
+        raise ValueError("found and true must have at least one link, not none")
+    return 1 - 2 * sum(len(set(a) & set(g)) for a, g in zip(found, true)) / made
