@@ -239,12 +239,11 @@ def test_the_rate_rises_and_falls_to_nothing(monkeypatch):
 def test_both_models_learn_and_repeat():
     text = [[1, a, a + 1, a + 2, 2] for a in range(4, 24)] * 2
     runs = []
-    small = replace(CONFIG, N=1, d_model=16, d_ff=32, h=2)
     for _ in range(2):
         torch.manual_seed(1)
-        runs.append(pretrain(MaskedModel(small), text, 30, 60, 1e-2, seed=5))
+        runs.append(pretrain(MaskedModel(CONFIG), text, 30, 60, 1e-2, seed=5))
     assert runs[0] == runs[1] and sum(runs[0][-10:]) < 0.7 * sum(runs[0][:10])
-    gpt, ids = LanguageModel(small), torch.tensor(text)
+    gpt, ids = LanguageModel(CONFIG), torch.tensor(text)
     losses = learn(gpt, lambda: causal_loss(gpt, ids), 40, 1e-2, warmup=10)
     assert losses[-1] < 0.4 * losses[0]
 
