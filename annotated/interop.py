@@ -661,7 +661,7 @@ def published_search(model, source, how):
         state = widen(model.start(source), everyone, how.beam)
         while beams.pools:
             logits, state = model.step(beams.tokens[..., -1].flatten(), state)  # (R, vocab)
-            rows = beams.extend(logits)  # (R,)
+            rows = beams.extend(logits)
             state = select(state, rows) if len(rows) else None
     return beams.found
 
@@ -963,7 +963,7 @@ def to_onnx(model, folder):
     folder, c, twin = Path(folder), model.config, traceable(model)
     folder.mkdir(parents=True, exist_ok=True)
     past, memory, new = graph_names(c.N)
-    source, ids = torch.full((2, 3), c.eos), torch.full((2,), c.bos)  # (B, S), (B,)
+    source, ids = torch.full((2, 3), c.eos), torch.full((2,), c.bos)
     state = twin.start(source)
     seen = [x.repeat(1, 1, 2, 1) for layer in twin.step(ids, state)[1].past for x in layer]
     kept = [x for layer in state.memory for x in layer]

@@ -190,7 +190,7 @@ def pieces_of(lines, vocab, kind):
     settings["model_type"] = "unigram" if kind == "unigram" else "bpe"
     if kind == "bytes":
         settings["character_coverage"] = 0.97
-    return train_subwords(lines, vocab + 260 * (kind == "bytes"), **settings)
+    return train_subwords(lines, vocab + 300 * (kind == "bytes"), **settings)
 
 
 def vocabulary_folder(folder, kind, separate):
@@ -202,7 +202,10 @@ def vocabulary_folder(folder, kind, separate):
         (folder / f"{side}.spm").write_bytes(model)
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         tables.append([processor.id_to_piece(j) for j in range(2, len(processor))])
-    if not separate:
+    if separate:  # of one size, as published ones are: padding has one identifier for both
+        size = max(map(len, tables))
+        tables = [pieces + [f"filler{i}" for i in range(size - len(pieces))] for pieces in tables]
+    else:
         tables = [tables[0] + tables[1]]
     for name, pieces in zip(("vocab.json", "target_vocab.json"), tables):
         names = dict.fromkeys(["</s>", "<unk>", *pieces, ">>fra<<", "<pad>"])
@@ -220,8 +223,7 @@ def test_text_becomes_their_identifiers_and_comes_back(tmp_path, kind, separate)
         assert ours.encode(text) == theirs(text)["input_ids"], text
         target = theirs(text_target=text)["input_ids"]
         assert ours.encode(text, target=True) == target, text
-        # Where the languages have tables of their own, MarianTokenizer knows padding in the source's only.
-        target = target if separate else [theirs.pad_token_id, *target]
+        target = [theirs.pad_token_id, *target]
         assert ours.decode(target) == theirs.decode(target, skip_special_tokens=True), text
         unknown += 1 in target
     assert unknown or kind == "bytes"
@@ -390,8 +392,8 @@ def test_a_model_of_ours_is_the_same_as_a_marian_folder(trained, tmp_path):
         logits = theirs(place[source], attention_mask=mask, decoder_input_ids=start).logits
         assert (logits.log_softmax(-1)[..., place[said]] - expected).abs().max() < 1e-4
         assert logits.softmax(-1)[..., 430].max() == 0
-    for text in TEXTS:
-        ids = tokenizer(text)["input_ids"]
+    for text in [text for text in TEXTS if not text.startswith(">>")]:  # a code is text to Subwords
+        ids = tokenizer(" ".join(text.split()))["input_ids"]
         assert ids == place[vocabulary.encode(text)].tolist(), text
         assert tokenizer.decode(ids, skip_special_tokens=True) == vocabulary.decode(vocabulary.encode(text)), text
 
@@ -411,8 +413,9 @@ def test_in_and_out_again_gives_the_same_folder(tmp_path, name):
     source, target = sources(), torch.randint(1, 58, (7, 9))
     target[:, 0] = model.config.bos
     with torch.no_grad():
-        expected = model(source, target).log_softmax(-1)
-        found = from_marian(tmp_path / "two")(source, target).log_softmax(-1)
+        said = [i for i in range(model.config.vocab) if i != model.config.pad]
+        expected = model(source, target)[..., said].log_softmax(-1)
+        found = from_marian(tmp_path / "two")(source, target)[..., said].log_softmax(-1)
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
 
 
@@ -505,5 +508,8 @@ def test_shape_comments_hold(tmp_path):
         table = json.loads((tmp_path / "vocab.json").read_text())
         published(tmp_path, vocab_size=len(table))
         load_marian(tmp_path, kind=PublishedTranslator).translate(["The man sleeps."], beam=2)
-        to_onnx(model, tmp_path)
+        plain, source, ids = interop.traceable(model), sources(), torch.zeros(7, dtype=torch.long)
+        state = plain.start(source)
+        flat = [x for layers in (state.past, state.memory) for layer in layers for x in layer]
+        interop.StepGraph(plain)(ids, source, *flat)
     assert not shapes.unseen(seen, interop)
