@@ -189,7 +189,7 @@ def pieces_of(lines, vocab, kind):
     settings |= {"pad_id": -1, "bos_id": -1, "eos_id": 0, "unk_id": 1}
     settings["model_type"] = "unigram" if kind == "unigram" else "bpe"
     if kind == "bytes":
-        settings["character_coverage"] = 0.97
+        settings["character_coverage"] = 0.98
     return train_subwords(lines, vocab + 300 * (kind == "bytes"), **settings)
 
 
