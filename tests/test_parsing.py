@@ -197,6 +197,7 @@ def test_spans_against_another_count():
     # multisets
     ("(NP (NP (NN a)))", "(NP (NN a))", (1, 1, 2)),
     ("(NP (NN a))", "(NP (NP (NP (NN a))))", (1, 3, 1)),
+    ("(NP (NP (NN a)))", "(NP (NP (NP (NN a))))", (2, 3, 2)),
     # order of a unary chain is not seen
     ("(S (VP (VB a)))", "(VP (S (VB a)))", (2, 2, 2)),
     # no tree, or a tree over other words
