@@ -155,7 +155,7 @@ def test_an_output_does_not_depend_on_its_batch(tmp_path):
         assert [ids for ids, _ in alone] == [ids for ids, _ in pool]
 
 
-def test_legacy_weights_are_read_without_running_code(tmp_path):
+def test_legacy_weights_are_read_without_running_code(tmp_path, capsys):
     theirs = published(tmp_path)
     expected = from_marian(tmp_path).state_dict()
     (tmp_path / "model.safetensors").unlink()
@@ -171,6 +171,7 @@ def test_legacy_weights_are_read_without_running_code(tmp_path):
     torch.save({"model.shared.weight": Evil()}, tmp_path / "pytorch_model.bin")
     with pytest.raises(ValueError, match="holds more than tensors"):
         from_marian(tmp_path)
+    assert "executed" not in capsys.readouterr().out
 
 
 # ---- text
