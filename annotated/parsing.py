@@ -710,7 +710,7 @@ class WellFormed:
         return Budget(self.model.start(source), torch.zeros_like(left), left)
 
     def step(self, ids, state):
-        """Logits (R, vocab), -inf for what no tree can go on with, and the state after ids, (R,)."""
+        """Logits (R, vocab), -inf where no tree goes on, and the state after ids, (R,)."""
         logits, inner = self.model.step(ids, state.state)  # (R, vocab)
         depth, left = state.depth + self.rise[ids], state.left - self.word[ids].long()  # (R,)
         logits = logits.masked_fill(~self.allowed(depth, left), -torch.inf)
