@@ -265,7 +265,7 @@ def present_verbs(example):
     Returns:
         its words, and a list of (place, the other form).
     """
-    tagged = re.findall(r"\((VB[ZP]|\S+) ([^()\s]+)\)", example.tree)
+    tagged = re.findall(r"\((\S+) ([^()\s]+)\)", example.tree)
     words, others = [word for _, word in tagged], other_forms()
     found = [(i, others[w.lower()]) for i, (tag, w) in enumerate(tagged)
              if tag in ("VBZ", "VBP") and w.lower() in others]
@@ -293,7 +293,7 @@ def label_sentences(examples, rng):
 
 
 class Classifier(nn.Module):
-    """A label for a sentence: a linear layer on the mean of its vectors (Devlin et al. 2019).
+    """A label for a sentence: a linear layer on its vectors' mean (Devlin et al. 2019).
 
     Args:
         model: a `MaskedModel`, pre-trained or not; it is trained further in its place.
@@ -592,7 +592,7 @@ class GatedFeedForward(nn.Module):
 
 
 def gated_network(model):
-    """Replace each feed-forward network by a gated one of two thirds its width (Shazeer 2020).
+    """Replace each feed-forward network by a gated one, two thirds as wide (Shazeer 2020).
 
     Args:
         model: a `Stack`, changed in place.
