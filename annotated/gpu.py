@@ -52,8 +52,8 @@ __all__ = [
     "Passes",
     "Recorded",
     "Prefetch",
-    "FastUpdate",
     "Team",
+    "FastUpdate",
     "together",
     "TeamRun",
     "team_of_environment",
@@ -83,7 +83,7 @@ def products(config, S, T):
 
 
 def training_flops(config, S, T):
-    """Operations that training needs for a pair: three times the forward products, 2 for each.
+    """Operations that training needs for a pair: 3 times the forward products, 2 for each.
 
     Args, returns: as `products`.
     """
@@ -97,7 +97,7 @@ def wait_for(device):
 
 
 def calls_a_second(function, device, seconds=1.0):
-    """How often a function can be called in a second, after three calls that do not count."""
+    """How often a function can be called in a second; three calls before do not count."""
     for _ in range(3):
         function()
     wait_for(device)
@@ -111,7 +111,7 @@ def calls_a_second(function, device, seconds=1.0):
 
 
 def ceilings(device, n=8192, seconds=1.0):
-    """What a machine reaches in large products and in copies, the two ceilings of a roofline.
+    """What a machine reaches in large products and in copies: the ceilings of a roofline.
 
     Args:
         device: which.
@@ -183,15 +183,15 @@ def fused_attention(Q, K, V, mask=None, dropout=0.0):
         return F.scaled_dot_product_attention(Q, K, V, dropout_p=dropout)  # (..., T, d_v)
     check_mask(Q, K, mask)
     some = mask.any(-1, keepdim=True)  # (..., 1)
-    # A row without a key looks at all and is cut afterwards: no kernel's 0/0, on the way back either.
+    # A row without a key looks at all and is cut afterwards: no 0/0, on the way back either.
     out = F.scaled_dot_product_attention(Q, K, V, mask | ~some, dropout)  # (..., T, d_v)
     return out.masked_fill(~some, 0.0)
 
 
 def fused_causal_attention(Q, K, V, mask=None, dropout=0.0):
-    """`fused_attention` for a decoder's own words: a mask, if any, is the causal one (section 3.2.3).
+    """`fused_attention` for a decoder's own words, under the causal mask (section 3.2.3).
 
-    Args, returns: as `scaled_dot_product_attention`; the mask's values are not read on a GPU.
+    Args, returns: as `scaled_dot_product_attention`; a GPU does not read the mask's values.
 
     Raises:
         ValueError: mask is not the causal one (its values are looked at on a CPU only).
@@ -202,7 +202,8 @@ def fused_causal_attention(Q, K, V, mask=None, dropout=0.0):
     T, S = Q.shape[-2], K.shape[-2]
     on_cpu = mask.device.type == "cpu" and not torch.compiler.is_compiling()
     if T != S or mask.shape[-2:] != (T, T) or on_cpu and not (mask == causal_mask(T)).all():
-        raise ValueError(f"mask must be causal_mask({T}) for as many keys: use fused_attention")
+        wanted = f"causal_mask({T}) for as many keys"
+        raise ValueError(f"mask must be {wanted}: use fused_attention")
     return F.scaled_dot_product_attention(Q, K, V, dropout_p=dropout, is_causal=True)
 
 
@@ -223,12 +224,13 @@ class FastNorm(LayerNorm):
 
 
 def use_attention(module, attention):
-    """Let a `MultiHeadAttention` compute scaled dot products by another function, dropout kept."""
+    """Let a `MultiHeadAttention` make its scaled dot products elsewhere, dropout kept."""
     dropped = isinstance(module.attention, AttentionDropout)
     inner = module.attention.attention if dropped else module.attention
     if inner in (scaled_dot_product_attention, fused_attention, fused_causal_attention):
         if dropped:  # a new one, since the attentions of a layer share theirs
-            attention = AttentionDropout(attention, module.attention.P_drop).train(module.training)
+            attention = AttentionDropout(attention, module.attention.P_drop)
+            attention.train(module.training)
         module.attention = attention
 
 
@@ -275,7 +277,7 @@ def loss_piece(x, W, target, eps, pad):
 
 @dataclass(frozen=True)
 class Pieces:
-    """How the loss is cut: rows positions at a time, each by compute, which may be compiled."""
+    """How the loss is cut: rows positions at a time, by compute, which may be compiled."""
 
     eps: float = 0.1
     pad: int = 0
@@ -330,7 +332,8 @@ def chunked_loss(x, W, target, pieces=None):
     pieces = pieces or Pieces()
     if x.shape[:-1] != target.shape or x.shape[-1] != W.shape[-1]:
         shapes = f"{tuple(x.shape)}, {tuple(W.shape)} and {tuple(target.shape)}"
-        raise ValueError(f"x, W and target must be (..., d), (vocab, d) and (...), got {shapes}")
+        wanted = "(..., d), (vocab, d) and (...)"
+        raise ValueError(f"x, W and target must be {wanted}, got {shapes}")
     if pieces.rows < 1:
         raise ValueError(f"rows must be 1 or more, got {pieces.rows}")
     return LossInPieces.apply(x.flatten(0, -2), W, target.flatten(), pieces)
@@ -370,14 +373,15 @@ class Objective(nn.Module):
         self.pieces = Pieces(model.config.eps_ls, model.config.pad, rows, compute)
 
     def forward(self, source, target):
-        """The loss of source (B, S) and target (B, T + 1), summed over all tokens but padding."""
+        """The loss of source (B, S), target (B, T + 1), summed over all tokens but padding."""
         x = hidden(self.model, source, target[:, :-1])  # (B, T, d_model)
-        return chunked_loss(x, self.model.target_embedding.weight, target[:, 1:], self.pieces)
+        W = self.model.target_embedding.weight  # (vocab, d_model)
+        return chunked_loss(x, W, target[:, 1:], self.pieces)
 
 
 @dataclass(frozen=True)
 class StaticBatches(Batches):
-    """`Batches` of few shapes: one length for both sides, a multiple, and rows to fill the budget.
+    """`Batches` of few shapes: one length on both sides, a multiple, and rows to the budget.
 
     Args:
         multiple: lengths are rounded up to multiples of this.
@@ -385,7 +389,7 @@ class StaticBatches(Batches):
         others: as for `Batches`.
 
     Raises:
-        ValueError: multiple is less than 1; as `Batches` for a pair that does not fit, rounded up.
+        ValueError: multiple is less than 1; as `Batches`, a pair that does not fit, rounded.
     """
 
     multiple: int = 8
@@ -455,7 +459,7 @@ class Passes:
         self.objective, self.context = objective, context
 
     def __call__(self, source, target, scale):
-        """Add the gradients of scale * loss; returns scale * loss, all tensors on one device."""
+        """Add the gradients of scale * loss, and return it; all tensors on one device."""
         with self.context():
             loss = self.objective(source, target) * scale
         loss.backward()
@@ -489,7 +493,7 @@ class Recorded(Passes):
         return loss.clone()
 
     def record(self, places):
-        """Make the passes twice, so that all memory is there, and then once for the recording."""
+        """Make the passes twice, so that all memory is there, and once for the recording."""
         weights, side = list(self.objective.parameters()), torch.cuda.Stream()
         before = [None if w.grad is None else w.grad.clone() for w in weights]
         side.wait_stream(torch.cuda.current_stream())
@@ -541,35 +545,6 @@ class Prefetch:
                 yield batch
 
 
-class FastUpdate:
-    """`update` of chapter 10 by an `Objective`, on one GPU or on each of several.
-
-    Args:
-        passes: a `Passes` or `Recorded`.
-        team: a `Team`, or None for one process.
-    """
-
-    def __init__(self, passes, team=None):
-        self.passes, self.team = passes, team or Team()
-
-    def __call__(self, model, adam, batches):
-        """As `update`; of several processes each gets all batches and computes its own."""
-        pad, device = model.config.pad, next(model.parameters()).device
-        tokens = sum((target[:, 1:] != pad).sum().item() for _, target in batches)
-        adam.zero_grad(set_to_none=self.passes.empties)
-        # DDP and FSDP take the mean over processes; the sum is wanted.
-        scale = torch.full((), self.team.size / tokens, device=device)
-        total, mine = torch.zeros((), device=device), self.team.mine(batches)
-        for number, batch in enumerate(mine, 1):
-            with self.team.quiet(self.passes.objective, number < len(mine)):
-                total += self.passes(*(x.to(device, non_blocking=True) for x in batch), scale)
-        total = self.team.mean(total)
-        if device.type == "cpu" and not total.isfinite():
-            raise FloatingPointError(f"the loss is {total.item():.3g}")
-        adam.step()
-        return total, tokens
-
-
 @dataclass
 class Team:
     """The processes that train together, seen from one of them (section 5.2).
@@ -599,8 +574,9 @@ class Team:
         return nn.parallel.DistributedDataParallel(objective)
 
     def quiet(self, objective, more):
-        """A context in which nothing is sent, while more batches of the update are to come."""
-        return objective.no_sync() if more and hasattr(objective, "no_sync") else nullcontext()
+        """A context that sends nothing, while more batches of the update are to come."""
+        sends = hasattr(objective, "no_sync")
+        return objective.no_sync() if more and sends else nullcontext()
 
     def mean(self, value):
         """The mean over all processes of a tensor."""
@@ -623,6 +599,36 @@ class Team:
         yield
         if not self.rank:
             self.agree(False)
+
+
+class FastUpdate:
+    """`update` of chapter 10 by an `Objective`, on one GPU or on each of several.
+
+    Args:
+        passes: a `Passes` or `Recorded`.
+        team: a `Team`, or None for one process.
+    """
+
+    def __init__(self, passes, team=None):
+        self.passes, self.team = passes, team or Team()
+
+    def __call__(self, model, adam, batches):
+        """As `update`; of several processes each gets all batches and computes its own."""
+        pad, device = model.config.pad, next(model.parameters()).device
+        tokens = sum((target[:, 1:] != pad).sum().item() for _, target in batches)
+        adam.zero_grad(set_to_none=self.passes.empties)
+        # DDP and FSDP take the mean over processes; the sum is wanted.
+        scale = torch.full((), self.team.size / tokens, device=device)
+        total, mine = torch.zeros((), device=device), self.team.mine(batches)
+        for number, batch in enumerate(mine, 1):
+            with self.team.quiet(self.passes.objective, number < len(mine)):
+                there = (ids.to(device, non_blocking=True) for ids in batch)
+                total += self.passes(*there, scale)
+        total = self.team.mean(total)
+        if device.type == "cpu" and not total.isfinite():
+            raise FloatingPointError(f"the loss is {total.item():.3g}")
+        adam.step()
+        return total, tokens
 
 
 @contextmanager
@@ -660,10 +666,9 @@ class TeamRun(Run):
         """Go on from the first process's newest checkpoint."""
         super().resume(keep, every)
         if self.team.size > 1:
-            state = {i: {k: v.cpu() for k, v in s.items()} for i, s in self.adam.state.items()} or {}
             saved = self.adam.state_dict()
-            numbers = dict(enumerate(p for g in self.adam.param_groups for p in g["params"]))
-            state = {i: state[p] for i, p in numbers.items() if p in state}
+            averages = saved["state"].items()
+            state = {i: {k: v.cpu() for k, v in kept.items()} for i, kept in averages}
             sent = [(self.step, self.epoch, self.position), state]
             dist.broadcast_object_list(sent)
             (self.step, self.epoch, self.position), saved["state"] = sent
@@ -685,7 +690,7 @@ def team_of_environment(device):
     Args:
         device: "cpu" or "cuda".
 
-    A process that answers nobody for ANNOTATED_TIMEOUT_MINUTES, 30 by default, counts as lost.
+    A process that is silent for ANNOTATED_TIMEOUT_MINUTES, 30 by default, counts as lost.
     """
     size = int(os.environ.get("WORLD_SIZE", 1))
     if size == 1:
@@ -702,7 +707,7 @@ def team_of_environment(device):
 
 
 def make_run(model, adam, folder, options, team):
-    """The run of a fast training: the model fused, perhaps compiled, and shared (section 5.2).
+    """The run of a fast training: the model fused, perhaps compiled, shared (section 5.2).
 
     Args:
         model, adam, folder: as for `Run`.
@@ -739,7 +744,7 @@ def fast_worker(options):
 def shard(objective, team, device="cpu"):
     """Leave each process its share of the weights, layer by layer, in place (FSDP).
 
-    Make the optimizer afterwards; the gradients are means over processes, as with `Team.wrap`.
+    Make the optimizer afterwards; gradients are means over processes, as with `Team.wrap`.
 
     Args:
         objective: an `Objective`, the same in every process.
