@@ -82,10 +82,12 @@ def torch_pairs(layer, other):
     Yields:
         (list of our parameters, torch's one that holds them side by side).
     """
-    for mine, name in (("self_attention", "self_attn"), ("cross_attention", "multihead_attn")):
+    names = {"self_attention": "self_attn", "cross_attention": "multihead_attn"}
+    for mine, name in names.items():
         a, b = getattr(layer, mine, None), getattr(other, name, None)
         for kind in ("weight", "bias") if a else ():
-            yield [getattr(W, kind) for W in (a.W_Q, a.W_K, a.W_V)], getattr(b, f"in_proj_{kind}")
+            three = [getattr(W, kind) for W in (a.W_Q, a.W_K, a.W_V)]
+            yield three, getattr(b, f"in_proj_{kind}")
             yield [getattr(a.W_O, kind)], getattr(b.out_proj, kind)
     for mine, name in (("W_1", "linear1"), ("W_2", "linear2")):
         a, b = getattr(layer.feed_forward, mine), getattr(other, name)
@@ -96,12 +98,13 @@ def torch_pairs(layer, other):
 
 
 def both_stacks(model, theirs):
-    """The pairs of `torch_pairs` for all layers of both stacks, and the norms at their ends."""
+    """The pairs of `torch_pairs` for all layers of both stacks, and of the last norms."""
     for ours, other in ((model.encoder, theirs.encoder), (model.decoder, theirs.decoder)):
         for layers in zip(ours.layers, other.layers, strict=True):
             yield from torch_pairs(*layers)
         if other.norm is not None:
-            yield from (([ours.norm.gain], other.norm.weight), ([ours.norm.bias], other.norm.bias))
+            yield [ours.norm.gain], other.norm.weight
+            yield [ours.norm.bias], other.norm.bias
 
 
 def to_torch(model):
@@ -118,9 +121,9 @@ def to_torch(model):
     """
     c = model.config
     if {c.h * c.d_k, c.h * c.d_v} != {c.d_model}:
-        given = f"h={c.h}, d_k={c.d_k}, d_v={c.d_v}"
-        raise ValueError(f"model must have h * d_k = h * d_v = {c.d_model} for torch, got {given}")
-    with warnings.catch_warnings(action="ignore"):  # torch's remark that it will not nest tensors
+        needed = f"h * d_k = h * d_v = {c.d_model} for torch"
+        raise ValueError(f"model must have {needed}, got h={c.h}, d_k={c.d_k}, d_v={c.d_v}")
+    with warnings.catch_warnings(action="ignore"):  # torch says that it nests no tensors
         theirs = nn.Transformer(
             c.d_model, c.h, c.N, c.N, c.d_ff, c.P_drop, ACTIVATIONS[c.activation],
             layer_norm_eps=c.eps_norm, batch_first=True, norm_first=c.norm == "pre")
@@ -139,20 +142,22 @@ def to_torch(model):
 
 def torch_choices(theirs):
     """What an `nn.Transformer` says of itself, as fields of a Config; see `from_torch`."""
-    encoder, decoder = theirs.encoder, theirs.decoder
-    layer, names = encoder.layers[0], {f: name for name, f in ACTIVATIONS.items()} | {F.relu: "relu"}
+    encoder, decoder, layer = theirs.encoder, theirs.decoder, theirs.encoder.layers[0]
+    names = {f: name for name, f in ACTIVATIONS.items()} | {F.relu: "relu"}
     if len(encoder.layers) != len(decoder.layers):
-        numbers = f"{len(encoder.layers)} and {len(decoder.layers)}"
-        raise ValueError(f"theirs must have as many encoder as decoder layers, got {numbers}")
+        got = f"{len(encoder.layers)} and {len(decoder.layers)}"
+        raise ValueError(f"theirs must have as many encoder as decoder layers, got {got}")
     if layer.linear1.bias is None or (encoder.norm is None) != (decoder.norm is None):
-        raise ValueError("theirs must have biases, and a norm at the end of both stacks or of none")
+        what = "biases, and a norm at the end of both stacks or of none"
+        raise ValueError(f"theirs must have {what}")
     if layer.activation not in names:
         known = ", ".join(ACTIVATIONS)
         raise ValueError(f"theirs must have one of {known}, got {layer.activation}")
     return {
         "N": len(encoder.layers), "d_model": theirs.d_model, "h": theirs.nhead,
-        "d_ff": layer.linear1.out_features, "activation": names[layer.activation], "bias": True,
-        "norm": "pre" if layer.norm_first else "post", "final_norm": encoder.norm is not None,
+        "d_ff": layer.linear1.out_features, "activation": names[layer.activation],
+        "norm": "pre" if layer.norm_first else "post", "bias": True,
+        "final_norm": encoder.norm is not None,
         "eps_norm": layer.norm1.eps, "P_drop": layer.dropout1.p,
         "P_drop_attention": layer.self_attn.dropout, "P_drop_ffn": layer.dropout.p,
     }
@@ -221,11 +226,12 @@ def marian_name(name, shared=True):
 
 def feature_order(d_model):
     """Our features in Marian's order: those that carry sines, then those with cosines."""
-    return torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])  # (d_model,)
+    even, odd = torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)
+    return torch.cat([even, odd])  # (d_model,)
 
 
 def feature_axis(name):
-    """Which axis of one of our parameters runs over the d_model features; None: no axis does."""
+    """Which axis of a parameter of ours runs over the d_model features; None: none does."""
     if "embedding" in name:
         return 1
     if "norm" in name or ".W_O." in name or ".W_2." in name:
@@ -235,15 +241,16 @@ def feature_axis(name):
 
 REQUIRED = {
     "normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False,
-    "static_position_embeddings": True, "tie_word_embeddings": True, "is_encoder_decoder": True,
+    "static_position_embeddings": True, "tie_word_embeddings": True,
+    "is_encoder_decoder": True,
 }
 
 MARIAN_FIELDS = {
     "N": "encoder_layers", "d_model": "d_model", "d_ff": "encoder_ffn_dim",
-    "h": "encoder_attention_heads", "vocab": "vocab_size", "activation": "activation_function",
-    "P_drop": "dropout", "P_drop_attention": "attention_dropout",
-    "P_drop_ffn": "activation_dropout", "pad": "pad_token_id", "bos": "decoder_start_token_id",
-    "eos": "eos_token_id",
+    "h": "encoder_attention_heads", "vocab": "vocab_size",
+    "activation": "activation_function", "P_drop": "dropout",
+    "P_drop_attention": "attention_dropout", "P_drop_ffn": "activation_dropout",
+    "pad": "pad_token_id", "bos": "decoder_start_token_id", "eos": "eos_token_id",
 }
 
 
@@ -254,7 +261,8 @@ def read_json(path):
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path} should hold names with values, not a {type(content).__name__}")
+        kind = type(content).__name__
+        raise ValueError(f"{path} should hold names with values, not a {kind}")
     return content
 
 
@@ -269,7 +277,7 @@ def marian_config(about, unk=1):
         a Config.
 
     Raises:
-        ValueError: the file is of another architecture, or incomplete, or has no counterpart.
+        ValueError: the file is of another architecture, incomplete, or has no counterpart.
     """
     if about.get("model_type") != "marian":
         kind = about.get("model_type")
@@ -277,7 +285,8 @@ def marian_config(about, unk=1):
     for name in ("layers", "attention_heads", "ffn_dim"):
         one, other = (about.get(f"{side}_{name}") for side in ("encoder", "decoder"))
         if one != other:
-            raise ValueError(f"encoder and decoder must have equal {name}, got {one} and {other}")
+            given = f"{one} and {other}"
+            raise ValueError(f"encoder and decoder must have equal {name}, got {given}")
     for name, needed in REQUIRED.items():
         if about.get(name, needed) != needed:
             raise ValueError(f"config.json must have {name} {needed}, got {about[name]!r}")
@@ -303,11 +312,12 @@ def read_weights(folder):
         if path.is_file():
             try:
                 return {key: tensor.float() for key, tensor in read(path).items()}
-            except Exception as error:  # each library has errors of its own for a damaged file
+            except Exception as error:  # each library has its own errors for a damaged file
                 reason = str(error).strip().partition("\n")[0][:120]
                 what = f"{path} is damaged, or holds more than tensors: {reason}"
                 raise ValueError(what) from None
-    raise ValueError(f"{folder} has no weights: neither model.safetensors nor pytorch_model.bin")
+    missing = "neither model.safetensors nor pytorch_model.bin"
+    raise ValueError(f"{folder} has no weights: {missing}")
 
 
 def check_copies(tensors, config):
@@ -320,9 +330,9 @@ def check_copies(tensors, config):
     Raises:
         ValueError: one says something else.
     """
-    shared = config.source_vocab is None
+    shared, matrix = config.source_vocab is None, "model.shared.weight"
     for side in ("encoder", "decoder"):
-        again = {f"model.{side}.embed_tokens.weight": "model.shared.weight"} if shared else {}
+        again = {f"model.{side}.embed_tokens.weight": matrix} if shared else {}
         if side == "decoder":
             again["lm_head.weight"] = marian_name("target_embedding.weight", shared)
         for name, first in again.items():
@@ -334,7 +344,8 @@ def check_copies(tensors, config):
             d_model, positions = config.d_model, torch.arange(len(table))
             wanted = positional_encoding(positions, d_model)[:, feature_order(d_model)]
             if table.shape != wanted.shape or (table - wanted).abs().max() > 1e-3:
-                raise ValueError(f"model.{side}.embed_positions.weight holds no sines and cosines")
+                name = f"model.{side}.embed_positions.weight"
+                raise ValueError(f"{name} holds no sines and cosines")
 
 
 def fill(model, tensors):
@@ -347,7 +358,8 @@ def fill(model, tensors):
     Raises:
         ValueError: one is missing, left over or of another shape.
     """
-    shared, back = model.config.source_vocab is None, feature_order(model.config.d_model).argsort()
+    shared = model.config.source_vocab is None
+    back = feature_order(model.config.d_model).argsort()
     wanted = {marian_name(name, shared): (name, p) for name, p in model.named_parameters()}
     for name in [*(wanted.keys() - tensors.keys()), *(tensors.keys() - wanted.keys())]:
         what = "is missing" if name in wanted else "has no counterpart"
@@ -355,7 +367,8 @@ def fill(model, tensors):
     with torch.no_grad():
         for theirs, (name, p) in wanted.items():
             tensor = tensors[theirs]
-            tensor = tensor[0] if theirs == "final_logits_bias" and len(tensor) == 1 else tensor
+            if theirs == "final_logits_bias" and len(tensor) == 1:
+                tensor = tensor[0]
             if tensor.shape != p.shape:
                 shapes = f"{tuple(p.shape)}, got {tuple(tensor.shape)}"
                 raise ValueError(f"{theirs} must have the shape {shapes}")
@@ -385,7 +398,7 @@ def is_hub_name(folder):
 
 
 def is_foreign(folder):
-    """Whether `load_marian` is to load it: another library's folder, or a name on the hub."""
+    """Whether `load_marian` is to load it: another library's folder, or a hub's name."""
     path = Path(folder, "config.json")
     try:
         return "model_type" in read_json(path) if path.is_file() else is_hub_name(folder)
@@ -394,7 +407,7 @@ def is_foreign(folder):
 
 
 def find_folder(folder):
-    """The folder as a Path; fetched through huggingface_hub where it is a name such as owner/model.
+    """The folder as a Path; fetched through huggingface_hub where it is a name: owner/model.
 
     Raises:
         ValueError: there is no such folder, or the model cannot be had.
@@ -426,7 +439,7 @@ def from_marian(folder):
         a Transformer in evaluation mode, with bias, output_bias and eps_norm=1e-5.
 
     Raises:
-        ValueError: the folder holds no such model, or one that is damaged or has no counterpart.
+        ValueError: the folder holds no such model, or one that is damaged or unlike ours.
     """
     folder = find_folder(folder)
     about = read_json(folder / "config.json")
@@ -442,7 +455,7 @@ def from_marian(folder):
 
 
 class MarianVocabulary:
-    """The vocabulary of a MarianMT folder: two SentencePiece models and a table of identifiers.
+    """The vocabulary of a MarianMT folder: two SentencePiece models, a table of identifiers.
 
     Args:
         folder: with source.spm, target.spm, vocab.json and, where the languages have
@@ -454,8 +467,9 @@ class MarianVocabulary:
 
     def __init__(self, folder):
         folder = Path(folder)
-        self.files = {name: read_file(folder / name) for name in ("source.spm", "target.spm")}
-        self.source, self.target = (self.processor(folder / name) for name in self.files)
+        names = ("source.spm", "target.spm")
+        self.files = {name: read_file(folder / name) for name in names}
+        self.source, self.target = (self.processor(folder / name) for name in names)
         self.source_ids = self.target_ids = read_json(folder / "vocab.json")
         if (folder / "target_vocab.json").is_file():
             self.target_ids = read_json(folder / "target_vocab.json")
@@ -516,7 +530,7 @@ class Generation:
     renormalise: bool = False
 
     def guide(self, scores, length, eos):
-        """Rule tokens out in place: scores, (R, vocab), of the one that makes this length."""
+        """Rule tokens out in place: scores, (R, vocab), of the token number `length`."""
         scores[:, list(self.forbidden)] = -math.inf
         if self.forced_eos and length == self.max_len:
             scores[:] = -math.inf
@@ -541,8 +555,9 @@ def read_generation(folder):
     if about.get("early_stopping") or any(len(ids) != 1 for ids in forbidden):
         asked = "bad_words_ids of several tokens, or early_stopping,"
         raise ValueError(f"{folder} asks for {asked} which this search lacks")
+    power = about.get("length_penalty")
     return Generation(
-        about.get("num_beams") or 1, float(about.get("length_penalty") or 1.0),
+        about.get("num_beams") or 1, 1.0 if power is None else float(power),
         (about.get("max_length") or 512) - 1, tuple(ids[0] for ids in forbidden),
         about.get("forced_eos_token_id") is not None, bool(about.get("renormalize_logits")))
 
@@ -583,7 +598,8 @@ def continued(tokens, log_p, log_probs):
     k, vocab = log_probs.shape[1:]
     log_p, index = (log_p[..., None] + log_probs).flatten(1).topk(2 * k)  # (B, 2*k)
     parent, token = index // vocab, index % vocab  # (B, 2*k)
-    before = tokens.gather(1, parent[..., None].expand(-1, -1, tokens.shape[-1]))  # (B, 2*k, t)
+    rows = parent[..., None].expand(-1, -1, tokens.shape[-1])  # (B, 2*k, t)
+    before = tokens.gather(1, rows)  # (B, 2*k, t)
     return torch.cat([before, token[..., None]], -1), log_p, parent
 
 
@@ -618,11 +634,12 @@ class PublishedBeams:
         self.pools = list(self.found)  # those of the sentences still under way
         self.tokens = source.new_full((len(source), how.beam, 1), config.bos)  # (B, k, 1)
         # Every place but the first is empty, or the same hypothesis would stand in all.
-        self.log_p = torch.full(self.tokens.shape[:2], -math.inf, device=source.device)  # (B, k)
+        places = self.tokens.shape[:2]
+        self.log_p = torch.full(places, -math.inf, device=source.device)  # (B, k)
         self.log_p[:, 0] = 0.0
 
     def extend(self, logits):
-        """Make one step, logits (B * k, vocab); returns the rows of the state to go on with."""
+        """Make one step, logits (B * k, vocab); returns the rows of the state to go on."""
         length, how = self.tokens.shape[-1], self.how
         log_probs = how.log_probs(logits, length, self.eos).unflatten(0, self.log_p.shape)
         tokens, log_p, parent = continued(self.tokens, self.log_p, log_probs)
@@ -667,7 +684,7 @@ def published_search(model, source, how):
 
 
 class MarianTranslator(Translator):
-    """A published model with its vocabulary, searched as the book does, by the model's rules.
+    """A published model with its vocabulary, searched as the book does, by its rules.
 
     Args:
         model: a Transformer, of `from_marian`.
@@ -682,7 +699,7 @@ class MarianTranslator(Translator):
 
 
 class PublishedTranslator(MarianTranslator):
-    """A published model searched as `transformers` does; alpha is the power of the length."""
+    """A published model searched as in `transformers`; alpha is the power of the length."""
 
     def search(self, batch, beam, alpha):
         """Translate lists of identifiers that fit one batch."""
@@ -700,8 +717,8 @@ def load_marian(folder, device="cpu", kind=MarianTranslator):
     """Load a MarianMT folder whole; `annotated.load` calls this where it meets one.
 
     Args:
-        folder: with the model's files, source.spm, target.spm and vocab.json; or a name on the
-            Hugging Face hub.
+        folder: with the model's files, source.spm, target.spm and vocab.json; or a name on
+            the Hugging Face hub.
         device: where it is to compute.
         kind: MarianTranslator, or PublishedTranslator for the search of `transformers`.
 
@@ -709,30 +726,30 @@ def load_marian(folder, device="cpu", kind=MarianTranslator):
         a Translator.
 
     Raises:
-        ValueError: the folder holds no such model, or one that is damaged or has no counterpart.
+        ValueError: the folder holds no such model, or one that is damaged or unlike ours.
     """
     folder = find_folder(folder)
     model, vocabulary = from_marian(folder), MarianVocabulary(folder)
     c = model.config
-    sizes = (vocabulary.source_ids, c.source_vocab or c.vocab), (vocabulary.target_ids, c.vocab)
-    for ids, size in sizes:
+    rows = c.source_vocab or c.vocab, c.vocab
+    for ids, size in zip((vocabulary.source_ids, vocabulary.target_ids), rows):
         if not all(isinstance(i, int) and 0 <= i < size for i in ids.values()):
             raise ValueError(f"the vocabulary of {folder} leaves the model's 0..{size - 1}")
     return kind(model.to(device), vocabulary, read_generation(folder))
 
 
 def with_biases(model):
-    """A copy of a Transformer that has all the biases of Marian's, 0 where there was none."""
+    """A copy of a Transformer with all the biases of Marian's, 0 where there was none."""
     twin = Transformer(replace(model.config, bias=True, output_bias=True)).eval()
     twin.load_state_dict(model.state_dict(), strict=False)
     return twin
 
 
 def start_from_zero(model):
-    """Make the embedding of the first target token 0, and leave the probabilities as they are.
+    """Make the embedding of the first target token 0, and leave the probabilities alone.
 
-    The row is taken from every row of the target's matrix, which moves all logits of a position
-    by one number. What the first layers then miss, biases of theirs give back.
+    The row is taken from every row of the target's matrix, which moves all logits of a
+    position by one number. What the first layers then miss, biases of theirs give back.
 
     Args:
         model: a post-norm Transformer with biases; it is changed.
@@ -764,7 +781,7 @@ def marian_vocabulary(vocabulary, config):
         config: of its model.
 
     Returns:
-        name -> bytes or dict; list of our identifiers, eos and unk first and padding last.
+        name -> bytes or dict; list of our identifiers, eos and unk first, padding last.
 
     Raises:
         TypeError: the vocabulary is of another kind.
@@ -781,7 +798,8 @@ def marian_vocabulary(vocabulary, config):
     special = (c.pad, c.bos, c.eos, c.unk)
     order = [c.eos, c.unk, *(i for i in range(c.vocab) if i not in special), c.bos, c.pad]
     table = {name(ours): theirs for theirs, ours in enumerate(order)}
-    return {"source.spm": vocabulary.model, "target.spm": vocabulary.model, "vocab.json": table}, order
+    files = dict.fromkeys(("source.spm", "target.spm"), vocabulary.model)
+    return files | {"vocab.json": table}, order
 
 
 def marian_about(config, order):
@@ -794,7 +812,8 @@ def marian_about(config, order):
     c, pad, eos = config, order.index(config.pad), order.index(config.eos)
     start = order.index(c.bos) if order == sorted(order) else pad
     about = {theirs: getattr(c, ours) for ours, theirs in MARIAN_FIELDS.items()}
-    about |= {k.replace("en", "de", 1): v for k, v in about.items() if k.startswith("encoder_")}
+    twins = {k: v for k, v in about.items() if k.startswith("encoder_")}
+    about |= {k.replace("en", "de", 1): v for k, v in twins.items()}
     ids = {"pad_token_id": pad, "eos_token_id": eos, "decoder_start_token_id": start}
     about |= REQUIRED | ids | {"model_type": "marian", "architectures": ["MarianMTModel"]}
     about |= {"scale_embedding": True, "max_position_embeddings": 1024}
@@ -806,11 +825,11 @@ def marian_about(config, order):
 
 
 def marian_tensors(model, order):
-    """The parameters of a Transformer under Marian's names, features and tokens in its order.
+    """The parameters of a Transformer under Marian's names, all in Marian's order.
 
     Args:
         model: a Transformer with biases.
-        order: our identifiers in Marian's order, for both languages where they share a matrix.
+        order: our identifiers in Marian's order, for both languages if they share a matrix.
 
     Returns:
         name -> tensor.
@@ -828,7 +847,7 @@ def marian_tensors(model, order):
 
 
 def write_marian(folder, files, tensors, about, generation):
-    """Write the files of a MarianMT folder, config.json last: a folder without it is no model."""
+    """Write a MarianMT folder, config.json last: a folder without it is no model."""
     folder.mkdir(parents=True, exist_ok=True)
     separate = "target_vocab.json" in files
     tokenizer = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
@@ -844,7 +863,7 @@ def write_marian(folder, files, tensors, about, generation):
 
 
 def to_marian(model, vocabulary, folder):
-    """Write a Transformer as a MarianMT folder, for `transformers`, CTranslate2 and `from_marian`.
+    """Write a Transformer as a MarianMT folder, which `transformers` and CTranslate2 read.
 
     Marian's LayerNorm has eps 1e-5, whatever `eps_norm` was: logits move a little.
 
@@ -860,8 +879,8 @@ def to_marian(model, vocabulary, folder):
     c, folder = model.config, Path(folder)
     needed = {"norm": "post", "final_norm": False, "positions": "sinusoidal"}
     for name, value in (needed | dict.fromkeys(("d_k", "d_v"), c.d_model / c.h)).items():
-        if getattr(c, name) != value:
-            raise ValueError(f"a Marian model must have {name}={value}, got {getattr(c, name)}")
+        if (given := getattr(c, name)) != value:
+            raise ValueError(f"a Marian model must have {name}={value}, got {given}")
     files, order = marian_vocabulary(vocabulary, c)
     twin = with_biases(model)
     start_from_zero(twin)
@@ -892,7 +911,7 @@ class Table(nn.Module):
 
 
 def traceable(model, positions=1024):
-    """A copy of a Transformer that can be traced: tables for embeddings and for positions."""
+    """A copy of a Transformer that can be traced: tables for embeddings and positions."""
     twin, c = deepcopy(model).cpu().float().eval(), model.config
     both, root = (twin.source_embedding, twin.target_embedding), math.sqrt(c.d_model)
     made = {embedding: Table(embedding.weight, root) for embedding in both}
@@ -903,7 +922,7 @@ def traceable(model, positions=1024):
 
 
 class EncoderGraph(nn.Module):
-    """The encoder, and the keys and values that each decoder layer makes of the memory, flat.
+    """The encoder, and the keys and values that each decoder layer makes of its output.
 
     Args:
         model: a Transformer of `traceable`.
@@ -919,7 +938,7 @@ class EncoderGraph(nn.Module):
 
 
 class StepGraph(nn.Module):
-    """One cached step of the decoder: all that it remembers goes in and comes out as tensors.
+    """One cached step of the decoder: all that it remembers goes in and out as tensors.
 
     Args:
         model: a Transformer of `traceable`.
@@ -930,7 +949,7 @@ class StepGraph(nn.Module):
         self.model = model
 
     def forward(self, ids, source, *tensors):
-        """Tokens (B,), source (B, S), then K and V of each layer: of the past, of the memory.
+        """Tokens (B,), source (B, S), then K and V of each layer: the past, the memory.
 
         Returns:
             logits (B, vocab), then K and V of the past of each layer, one position longer.
@@ -943,7 +962,7 @@ class StepGraph(nn.Module):
 
 
 def graph_names(N):
-    """What the inputs and outputs of the two graphs are called: past, memory and new past."""
+    """What inputs and outputs of the two graphs are called: past, memory and new past."""
     def both(kind):
         return [f"{kind}.{i}.{letter}" for i in range(N) for letter in "KV"]
 
@@ -968,10 +987,10 @@ def to_onnx(model, folder):
     seen = [x.repeat(1, 1, 2, 1) for layer in twin.step(ids, state)[1].past for x in layer]
     kept = [x for layer in state.memory for x in layer]
     axes = {"ids": {0: "B"}, "source": {0: "B", 1: "S"}, "logits": {0: "B"}}
-    axes |= {name: {0: "B", 2: "t"} for name in past} | {name: {0: "B", 2: "S"} for name in memory}
-    axes |= {name: {0: "B", 2: "t + 1"} for name in new}
+    for names, length in ((past, "t"), (memory, "S"), (new, "t + 1")):
+        axes |= {name: {0: "B", 2: length} for name in names}
     export = partial(torch.onnx.export, dynamo=False, dynamic_axes=axes, opset_version=17)
-    with warnings.catch_warnings(action="ignore"):  # remarks of the tracer about checks of shapes
+    with warnings.catch_warnings(action="ignore"):  # the tracer remarks on checks of shapes
         export(EncoderGraph(twin), (source,), folder / "encoder.onnx",
                input_names=["source"], output_names=memory)
         export(StepGraph(twin), (ids, source, *seen, *kept), folder / "step.onnx",

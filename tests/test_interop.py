@@ -342,6 +342,12 @@ def test_rules_that_are_not_here_are_named(tmp_path):
             read_generation(tmp_path)
 
 
+@pytest.mark.parametrize("given,power", [(0.0, 0.0), (-0.5, -0.5), (None, 1.0)])
+def test_a_length_penalty_of_0_is_no_missing_one(tmp_path, given, power):
+    (tmp_path / "generation_config.json").write_text(json.dumps({"length_penalty": given}))
+    assert read_generation(tmp_path).power == power
+
+
 def test_a_name_that_cannot_be_had_is_one_line():
     with pytest.raises(ValueError, match="^no-such-owner/no-such-model is no folder here") as error:
         find_folder("no-such-owner/no-such-model")
@@ -397,6 +403,20 @@ def test_a_model_of_ours_is_the_same_as_a_marian_folder(trained, tmp_path):
         ids = tokenizer(" ".join(text.split()))["input_ids"]
         assert ids == place[vocabulary.encode(text)].tolist(), text
         assert tokenizer.decode(ids, skip_special_tokens=True) == vocabulary.decode(vocabulary.encode(text)), text
+
+
+def test_ctranslate2_translates_with_our_folder(tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    model = annotated.load("results/tatoeba-cpu")
+    to_marian(model.model, model.vocabulary, tmp_path / "marian")
+    converter = ctranslate2.converters.TransformersConverter(str(tmp_path / "marian"))
+    converter.convert(str(tmp_path / "converted"))
+    tokenizer = MarianTokenizer.from_pretrained(tmp_path / "marian")
+    lines = ["I don't know what to say.", "She read the book that he gave her.", "Tom is right."]
+    pieces = [tokenizer.convert_ids_to_tokens(tokenizer(line)["input_ids"]) for line in lines]
+    made = ctranslate2.Translator(str(tmp_path / "converted")).translate_batch(pieces, beam_size=1)
+    texts = [tokenizer.convert_tokens_to_string(one.hypotheses[0]) for one in made]
+    assert texts == model.translate(lines, beam=1)
 
 
 @pytest.mark.parametrize("name", MODELS)
