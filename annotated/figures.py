@@ -498,7 +498,8 @@ class Viewer:
         names = first.queries(kind), first.keys(kind)
         rows = percent(first)[kind][self.layer][self.head]
         data = json.dumps(self.data(), ensure_ascii=False, separators=(",", ":"))
-        data, scale = html.escape(data, quote=False).replace("'", "&#39;"), ", ".join(COLOURS)
+        data = html.escape(data, quote=False).replace("'", "&#39;")
+        scale = ", ".join(COLOURS)
         return f"""<div class="attention-viewer alone" data-maps='{data}'>
 <style>{STYLE}</style>
 <div class="choices" hidden></div>
@@ -653,7 +654,8 @@ def word_relations(example):
         relation -> list of (query, keys).
     """
     words = list(enumerate(split_words(example.source.lower())))
-    same = [(q, tuple(k for k, twin in words if twin == word and k != q)) for q, word in words]
+    same = [(q, tuple(k for k, twin in words if twin == word and k != q))
+            for q, word in words]
     found = {"same word": [(q, keys) for q, keys in same if keys]}
     for name in ("can, must, will", "verbs in -s", "other verbs"):
         found[f"subject of {name}"] = []
