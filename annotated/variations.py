@@ -117,7 +117,10 @@ class AdditiveHeads(nn.Module):
         self.v = nn.Parameter(torch.randn(h, d_k) / math.sqrt(d_k))
 
     def forward(self, Q, K, V, mask=None):
-        """Attend: Q (B, h, T, d_k), K (B, h, S, d_k), V (B, h, S, d_v) to (B, h, T, d_v)."""
+        """Average the values as `scaled_dot_product_attention` does, by these scores.
+
+        Q (B, h, T, d_k), K (B, h, S, d_k) and V (B, h, S, d_v) give (B, h, T, d_v).
+        """
         heads = zip(Q.unbind(1), K.unbind(1), self.v)
         scores = [additive_scores(q, k, v) for q, k, v in heads]
         scores = torch.stack(scores, 1)  # (B, h, T, S)
@@ -137,7 +140,10 @@ class BilinearHeads(nn.Module):
         self.W = nn.Parameter(torch.randn(h, d_k, d_k) / math.sqrt(d_k))
 
     def forward(self, Q, K, V, mask=None):
-        """Attend: Q (B, h, T, d_k), K (B, h, S, d_k), V (B, h, S, d_v) to (B, h, T, d_v)."""
+        """Average the values as `scaled_dot_product_attention` does, by these scores.
+
+        Q (B, h, T, d_k), K (B, h, S, d_k) and V (B, h, S, d_v) give (B, h, T, d_v).
+        """
         scores = Q @ self.W @ K.transpose(-2, -1) / math.sqrt(Q.shape[-1])  # (B, h, T, S)
         return masked_softmax(scores, mask) @ V  # (B, h, T, d_v)
 
