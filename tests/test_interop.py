@@ -407,7 +407,7 @@ def test_a_model_of_ours_is_the_same_as_a_marian_folder(trained, tmp_path):
 
 def test_ctranslate2_translates_with_our_folder(tmp_path):
     ctranslate2 = pytest.importorskip("ctranslate2")
-    model = annotated.load("results/tatoeba-cpu")
+    model = annotated.load(Path(__file__).parent.parent / "results" / "tatoeba-cpu")
     to_marian(model.model, model.vocabulary, tmp_path / "marian")
     converter = ctranslate2.converters.TransformersConverter(str(tmp_path / "marian"))
     converter.convert(str(tmp_path / "converted"))
