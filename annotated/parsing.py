@@ -305,7 +305,8 @@ def matched(gold, predicted):
     """
     trees = parse_brackets(gold, "gold")
     if len(trees) != 1:
-        raise ValueError(f"gold must be one tree a sentence, got {len(trees)} in {gold[:60]!r}")
+        raise ValueError(f"gold must be one tree a sentence, got {len(trees)} "
+                         f"in {gold[:60]!r}")
     right = leaves(trees[0])
     skip = {i for i, (tag, _) in enumerate(right) if tag in PUNCTUATION}
     wanted = spans(trees[0], skip)
@@ -407,7 +408,8 @@ def trees_in(text, name="text"):
     """
     trees = [unwrapped(tree) for tree in map(cleaned, parse_brackets(text, name)) if tree]
     if not trees:
-        raise ValueError(f"{name} holds no tree: it should hold lines such as (S (NN Hello))")
+        raise ValueError(f"{name} holds no tree: "
+                         "it should hold lines such as (S (NN Hello))")
     return [write_tree(tree) for tree in trees]
 
 
@@ -454,11 +456,13 @@ def read_trees(path):
     path = Path(path)
     files = [path]
     if path.is_dir():
-        files = sorted(f for f in path.rglob("*") if TREE_FILES.search(f.name) and f.is_file())
+        found = (f for f in path.rglob("*") if TREE_FILES.search(f.name))
+        files = sorted(f for f in found if f.is_file())
         if not files:
             raise ValueError(f"no trees in {path}: a folder should hold files such as "
                              "wsj_0001.mrg or train.mrg.xz")
-    return [tree for file in files for tree in trees_in(unpacked(read_file(file), file), file)]
+    return [tree for file in files
+            for tree in trees_in(unpacked(read_file(file), file), file)]
 
 
 def treebank(name, repository, licence, table):
@@ -513,8 +517,8 @@ def load_treebank(name):
         part ("train", "dev", "test") -> list of bracketed strings.
 
     Raises:
-        ValueError: the name is unknown; that variable of the environment is not set; a file is
-            missing or another version.
+        ValueError: the name is unknown; that variable of the environment is not set; a file
+            is missing or another version.
     """
     if name not in TREEBANKS:
         raise ValueError(f"name={name!r} is no treebank; there are {', '.join(TREEBANKS)}")
@@ -536,7 +540,8 @@ def common_labels(trees):
     Returns:
         two labels.
     """
-    sequences = [[symbol[1:] for symbol in linearize(tree) if symbol[0] == "("] for tree in trees]
+    sequences = [[symbol[1:] for symbol in linearize(tree) if symbol[0] == "("]
+                 for tree in trees]
     roots = Counter(labels[0] for labels in sequences if labels)
     inner = Counter(label for labels in sequences for label in labels[1:])
     return roots.most_common(1)[0][0], inner.most_common(1)[0][0]
@@ -688,7 +693,8 @@ class WellFormed:
         device = next(model.parameters()).device
         rises = [word.count("(") - word.count(")") for word in tokens.words]
         self.rise = torch.tensor(rises, device=device)  # (vocab,)
-        self.word = torch.tensor(["*" in word for word in tokens.words], device=device)  # (vocab,)
+        stars = ["*" in word for word in tokens.words]
+        self.word = torch.tensor(stars, device=device)  # (vocab,)
         self.most = max(word.count(")") for word in tokens.words)
 
     @property
@@ -712,15 +718,17 @@ class WellFormed:
     def step(self, ids, state):
         """Logits (R, vocab), -inf where no tree goes on, and the state after ids, (R,)."""
         logits, inner = self.model.step(ids, state.state)  # (R, vocab)
-        depth, left = state.depth + self.rise[ids], state.left - self.word[ids].long()  # (R,)
+        depth = state.depth + self.rise[ids]  # (R,)
+        left = state.left - self.word[ids].long()  # (R,)
         logits = logits.masked_fill(~self.allowed(depth, left), -torch.inf)
         return logits, Budget(inner, depth, left)
 
     def allowed(self, depth, left):
         """Which tokens may come next, (R, vocab)."""
         after, left = depth[:, None] + self.rise, left[:, None]  # (R, vocab), (R, 1)
-        inside = (after >= 1) & (after <= self.most)  # what is open can be closed by one token
-        fits = self.word & torch.where(left > 1, inside, after == 0) & (left > 0)  # (R, vocab)
+        inside = (after >= 1) & (after <= self.most)  # one token can close what is open
+        goes_on = torch.where(left > 1, inside, after == 0)  # (R, vocab)
+        fits = self.word & goes_on & (left > 0)  # (R, vocab)
         fits[:, self.config.eos] = left[:, 0] <= 0
         return fits
 
@@ -744,8 +752,8 @@ def parse_words(model, sentences, words, tokens, search=greedy, size=4000):
     while order:
         rows = max(1, size // (len(sentences[order[0]]) + 1))
         batch, order = order[:rows], order[rows:]
-        source = pad_batch([encode_words(sentences[i], words) for i in batch]).to(device)  # (B, S)
-        for i, ids in zip(batch, search(model, source), strict=True):
+        source = pad_batch([encode_words(sentences[i], words) for i in batch])  # (B, S)
+        for i, ids in zip(batch, search(model, source.to(device)), strict=True):
             found[i] = [tokens.words[k] for k in ids if k != model.config.eos]
     return [found[i] for i in range(len(sentences))]
 
