@@ -575,8 +575,8 @@ def signature(word):
         word: a string.
 
     Returns:
-        a string such as "<a:ing>": capital, small letter, digit, hyphen, other marks, and the
-        end of a longer word.
+        a string such as "<a:ing>": capital, small letter, digit, hyphen, other marks, and
+        the end of a longer word.
     """
     marks = (("A", "[A-Z]"), ("a", "[a-z]"), ("0", "[0-9]"), ("-", "[-–/]"),
              (".", "[^\\w\\s/–-]"))
@@ -762,8 +762,8 @@ def parse_words(model, sentences, words, tokens, search=greedy, size=4000):
 def side_by_side(model, gain=2.0):
     """Start the decoder looking at the source position that has its own number.
 
-    Where each position has a vector unlike the others', equal projections for queries and keys
-    make a position's score greatest with its like. Later training changes them as it likes.
+    Where each position has a vector unlike the others', equal projections for queries and
+    keys make a position's score greatest with its like. Later training changes them freely.
 
     Args:
         model: a new `Transformer`; its weights are changed.
