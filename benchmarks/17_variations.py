@@ -13,7 +13,7 @@ no other has begun.
 
 The factor on the rate was chosen among 0.25, 0.5 and 1 by the base row's perplexity on the validation set after 500
 updates (--row base --seeds 99 --steps 500, and another --out). Updates, pairs and vocabulary are what two cores have
-time for.
+time for; a GPU has time for more (--device cuda --width 2 --depth 1, and another --out).
 """
 
 import argparse
@@ -38,8 +38,7 @@ from annotated.transformer import Config
 from annotated.variations import PRESETS, SCORES, TABLE_3, shrink
 
 CORPUS = "multi30k-en-de"
-WIDTH, DEPTH = 8, 2  # what the sizes of Table 3 are divided by
-RECURRENT = 80  # d_model of the recurrent baseline, whose number of weights is then close to base's
+RECURRENT = 640  # d_model of the recurrent baseline before the division, whose weights are then about as many as base's
 ROWS = TABLE_3 | SCORES | PRESETS | {"recurrent": None}
 ROWS.pop("paper")  # base under another name
 SEEDS = {"base": range(5)}  # of any other row: 0
@@ -67,12 +66,12 @@ def small_recipe(variation, options):
     return Recipe(**here, evaluate_every=max(1, options.steps // 10), save_every=max(1, options.steps // 10), keep=1)
 
 
-def build(row, vocab, seed):
-    """The untrained model of a row."""
+def build(row, vocab, seed, width=8, depth=2):
+    """The untrained model of a row, its sizes divided by width and its layers by depth."""
     torch.manual_seed(seed)
     if ROWS[row] is None:
-        return RecurrentSeq2Seq(RecurrentConfig(vocab, RECURRENT))
-    config = replace(shrink(ROWS[row].config, WIDTH, DEPTH), vocab=vocab)
+        return RecurrentSeq2Seq(RecurrentConfig(vocab, RECURRENT // width))
+    config = replace(shrink(ROWS[row].config, width, depth), vocab=vocab)
     return ROWS[row].model(config)
 
 
@@ -88,7 +87,8 @@ def one_run(row, seed, corpus, vocabulary, options):
     recipe = replace(small_recipe(ROWS[row], options), seed=seed)
     encode = lambda rows: [(vocabulary.encode(s), vocabulary.encode(t)) for s, t in rows]  # noqa: E731
     pairs, held_out = encode(corpus.train), encode(corpus.validation)
-    model, began = build(row, len(vocabulary), seed), time.monotonic()
+    model, began = build(row, len(vocabulary), seed, options.width, options.depth), time.monotonic()
+    model.to(options.device)
     batches = partial(token_batches, pairs, recipe.source_tokens, recipe.target_tokens, recipe.seed)
     check = list(token_batches(held_out, options.tokens, options.tokens))
     measure = lambda m: {"perplexity": round(perplexity(m, check), 4), "accuracy": round(accuracy(m, check), 4)}  # noqa: E731
@@ -142,7 +142,7 @@ def begin(options, corpus, vocabulary):
     recipe = asdict(small_recipe(TABLE_3["base"], options))
     shared = {
         "recipe": recipe, "subwords_sha256": hashlib.sha256(vocabulary.model).hexdigest(),
-        "config": asdict(replace(shrink(Config(), WIDTH, DEPTH), vocab=len(vocabulary))),
+        "config": asdict(replace(shrink(Config(), options.width, options.depth), vocab=len(vocabulary))),
         "data": {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance,
                  "pairs": {part: len(getattr(corpus, part)) for part in ("train", "validation")}},
     }
@@ -186,7 +186,10 @@ def main(arguments=None):
     parser.add_argument("--tokens", type=int, default=1500, help="of a batch, on each side, padding included")
     parser.add_argument("--vocab", type=int, default=2000)
     parser.add_argument("--pairs", type=int, default=10000, help="sentence pairs to train on, from the first")
+    parser.add_argument("--width", type=int, default=8, help="divides d_model, d_ff, d_k and d_v of every row")
+    parser.add_argument("--depth", type=int, default=2, help="divides the number of layers of every row")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--cache", type=Path, default=Path(".cache/17-variations"), help="of trainings under way")
     parser.add_argument("--out", type=Path, default=Path("results/17-variations"))
     options = parser.parse_args(arguments)
