@@ -5,6 +5,7 @@ Generated from book/14-gpu.md by tools/tangle.py: edit the chapter, not this fil
 
 import os
 import re
+import signal
 import time
 from collections import deque
 from collections.abc import Callable
@@ -702,7 +703,10 @@ def team_of_environment(device):
     minutes = float(os.environ.get("ANNOTATED_TIMEOUT_MINUTES", 30))
     backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"
     dist.init_process_group(backend, timeout=timedelta(minutes=minutes))
+    # When one is lost, torchrun ends the others at once; they have to say first what is kept.
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     yield Team(dist.get_rank(), size)
+    signal.signal(signal.SIGTERM, before)
     dist.destroy_process_group()  # not after an error: it would wait for a lost process
 
 
