@@ -51,8 +51,15 @@ __all__ = [
     "StaticBatches",
     "compiled",
     "Passes",
+    "recording",
     "Recorded",
     "Prefetch",
+    "Room",
+    "make_room",
+    "layer_in_room",
+    "step_in_room",
+    "RoomState",
+    "RecordedSteps",
     "Team",
     "FastUpdate",
     "together",
@@ -192,19 +199,21 @@ def fused_attention(Q, K, V, mask=None, dropout=0.0):
 def fused_causal_attention(Q, K, V, mask=None, dropout=0.0):
     """`fused_attention` for a decoder's own words, under the causal mask (section 3.2.3).
 
-    Args, returns: as `scaled_dot_product_attention`; a GPU does not read the mask's values.
+    Args, returns: as `scaled_dot_product_attention`; for as many queries as keys the mask is the
+    causal one, and a GPU does not read its values.
 
     Raises:
-        ValueError: mask is not the causal one (its values are looked at on a CPU only).
+        ValueError: it is another one (its values are looked at on a CPU only).
     """
     if mask is None:
         return fused_attention(Q, K, V, dropout=dropout)
     check_sizes(Q, K, V)
     T, S = Q.shape[-2], K.shape[-2]
+    if T != S:  # a step of decoding, whose mask hides what is not written yet
+        return fused_attention(Q, K, V, mask, dropout)
     on_cpu = mask.device.type == "cpu" and not torch.compiler.is_compiling()
-    if T != S or mask.shape[-2:] != (T, T) or on_cpu and not (mask == causal_mask(T)).all():
-        wanted = f"causal_mask({T}) for as many keys"
-        raise ValueError(f"mask must be {wanted}: use fused_attention")
+    if mask.shape[-2:] != (T, T) or on_cpu and not (mask == causal_mask(T)).all():
+        raise ValueError(f"mask must be causal_mask({T}): use fused_attention")
     return F.scaled_dot_product_attention(Q, K, V, dropout_p=dropout, is_causal=True)
 
 
@@ -467,6 +476,29 @@ class Passes:
         return loss.detach()
 
 
+def recording(work, pool=None):
+    """Record what a function does on a GPU, as a CUDA graph.
+
+    Args:
+        work: called without arguments, three times; what it reads must stay where it is.
+        pool: memory of an earlier recording that never runs at the same time.
+
+    Returns:
+        the graph, and what work returned, which every replay fills anew.
+    """
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    # Only this thread is bound by the rules of recording: another may be making batches.
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        result = work()
+    return graph, result
+
+
 class Recorded(Passes):
     """`Passes` that are recorded once for each shape, as a CUDA graph, and then replayed.
 
@@ -494,18 +526,10 @@ class Recorded(Passes):
         return loss.clone()
 
     def record(self, places):
-        """Make the passes twice, so that all memory is there, and once for the recording."""
-        weights, side = list(self.objective.parameters()), torch.cuda.Stream()
+        """Record the passes; the gradients of making them are taken back."""
+        weights = list(self.objective.parameters())
         before = [None if w.grad is None else w.grad.clone() for w in weights]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                super().__call__(*places)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        # Only this thread is bound by the rules of recording: another may be making batches.
-        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-            loss = super().__call__(*places)
+        graph, loss = recording(partial(super().__call__, *places), self.pool)
         self.pool = self.pool or graph.pool()
         for w, old in zip(weights, before):
             w.grad.zero_() if old is None else w.grad.copy_(old)
@@ -544,6 +568,196 @@ class Prefetch:
             while (batch := waiting.popleft().result()) is not None:
                 waiting.append(thread.submit(make))
                 yield batch
+
+
+@dataclass
+class Room:
+    """Where a step of decoding finds what it reads, always in the same places.
+
+    B sentences of S source positions, R / B hypotheses each, of L positions at most.
+
+    Args:
+        ids: the last tokens, (R,).
+        t: how many positions are written, (1,).
+        past: K (N, R, h, L, d_k) and V (N, R, h, L, d_v).
+        memory: K (N, B, h, S, d_k) and V (N, B, h, S, d_v).
+        mask: of the source's padding, (B, 1, 1, S).
+        owner: the state that may use it now.
+        graph, logits: the recorded step, and where its result arrives.
+    """
+
+    ids: torch.Tensor
+    t: torch.Tensor
+    past: list
+    memory: list
+    mask: torch.Tensor
+    owner: object = None
+    graph: object = None
+    logits: torch.Tensor = None
+
+
+def make_room(model, B, k, L, S):
+    """An empty `Room` for B sentences, k hypotheses each, on the model's device."""
+    c, weight = model.config, model.target_embedding.weight.detach()
+    ids, t = (torch.zeros(n, dtype=torch.long, device=weight.device) for n in (B * k, 1))
+    past = [weight.new_zeros(c.N, B * k, c.h, L, width) for width in (c.d_k, c.d_v)]
+    memory = [weight.new_zeros(c.N, B, c.h, S, width) for width in (c.d_k, c.d_v)]
+    mask = torch.zeros(B, 1, 1, S, dtype=torch.bool, device=weight.device)
+    return Room(ids, t, past, memory, mask)
+
+
+def layer_in_room(layer, x, past, memory, t, masks):
+    """One position through a `DecoderLayer`; its keys and values are written into past.
+
+    Args:
+        layer: the layer.
+        x: (R, 1, d_model).
+        past: K (R, h, L, d_k) and V (R, h, L, d_v) of this layer.
+        memory: K (B, h, S, d_k) and V (B, h, S, d_v) of this layer.
+        t: the place to write to, (1,).
+        masks: of past, (1, L), and of memory, (B, 1, 1, S).
+
+    Returns:
+        (R, 1, d_model).
+    """
+
+    def look_back(x):
+        for places, new in zip(past, layer.self_attention.keys_values(x)):
+            places.index_copy_(2, t, new)
+        return layer.self_attention.attend(x, *past, masks[0])  # (R, 1, d_model)
+
+    def look_across(x):  # to one memory, the hypotheses of a sentence are so many queries
+        queries = x.reshape(masks[1].shape[0], -1, x.shape[-1])  # (B, R / B, d_model)
+        return layer.cross_attention.attend(queries, *memory, masks[1]).reshape(x.shape)
+
+    x = layer.add_norm[0](x, look_back)  # (R, 1, d_model)
+    x = layer.add_norm[1](x, look_across)  # (R, 1, d_model)
+    return layer.add_norm[2](x, layer.feed_forward)  # (R, 1, d_model)
+
+
+def step_in_room(model, room, compute=layer_in_room):
+    """Logits (R, vocab) after a room's last tokens, whose keys and values are written into it."""
+    places = torch.arange(room.past[0].shape[-2], device=room.t.device)  # (L,)
+    masks = (places <= room.t)[None], room.mask  # (1, L), (B, 1, 1, S)
+    x = model.target_embedding(room.ids[:, None])  # (R, 1, d_model)
+    x = x + model.positions(room.t).to(x.dtype)  # (R, 1, d_model)
+    past, memory = zip(*room.past), zip(*room.memory)  # a K and a V for each layer
+    for layer, *cache in zip(model.decoder.layers, past, memory):
+        x = compute(layer, x, *cache, room.t, masks)  # (R, 1, d_model)
+    logits = model.target_embedding.logits(model.decoder.norm(x))  # (R, 1, vocab)
+    return model.output_bias(logits)[:, 0]  # (R, vocab)
+
+
+@dataclass(eq=False)
+class RoomState:
+    """What a search by `RecordedSteps` remembers; a step or a move uses it up.
+
+    Args:
+        steps: where rooms come from.
+        room: the one in use; its first rows are.
+        k: hypotheses a sentence.
+        t: positions so far.
+    """
+
+    steps: nn.Module
+    room: Room
+    k: int = 1
+    t: int = 0
+
+    def __post_init__(self):
+        self.room.owner = self
+
+    def check(self):
+        """Refuse to go on in a room that another state uses by now."""
+        if self.room.owner is not self:
+            raise ValueError("this state was used before: keep the newer one, or start again")
+
+    def select(self, rows):
+        """Go on with hypotheses rows, (R',), as many a sentence as before, side by side."""
+        return self.move(rows, self.k, self.room.past[0].shape[-2])
+
+    def repeat(self, k):
+        """k hypotheses in the place of each one."""
+        rows = torch.arange(len(self.room.ids), device=self.room.ids.device)  # (R,)
+        return self.move(rows.repeat_interleave(k), self.k * k, self.room.past[0].shape[-2])
+
+    def move(self, rows, k, L):
+        """Hypotheses rows, (R',), k a sentence, go on in a room of L positions that fits them."""
+        self.check()
+        old, sentences = self.room, rows[::k] // self.k  # (B',)
+        together = sentences.repeat_interleave(k)  # (R',)
+        if rows.device.type == "cpu" and not torch.equal(rows // self.k, together):
+            wanted = f"keep the {k} hypotheses of a sentence together"
+            raise ValueError(f"rows must {wanted}, got {rows.tolist()}")
+        new = self.steps.room_for(len(sentences), k, L, old.mask.shape[-1])
+        for x, place in zip(old.past, new.past):
+            place[:, : len(rows), :, : self.t] = x[..., : self.t, :].index_select(1, rows)
+        for x, place in zip(old.memory, new.memory):
+            place[:, : len(sentences)] = x.index_select(1, sentences)
+        new.mask[: len(sentences)] = old.mask.index_select(0, sentences)
+        old.owner = None
+        return RoomState(self.steps, new, k, self.t)
+
+
+class RecordedSteps(nn.Module):
+    """A Transformer whose steps of decoding have few shapes and are replayed on a GPU.
+
+    It writes what the model writes. Searches share its rooms: one at a time.
+
+    Args:
+        model: a Transformer, fused or not, of any precision.
+        compute: as in `step_in_room`.
+        least: positions of the smallest room, on either side.
+    """
+
+    def __init__(self, model, compute=layer_in_room, least=32):
+        super().__init__()
+        self.model, self.config = model, model.config
+        self.compute, self.least = compute, least
+        self.rooms, self.pool = {}, None
+
+    def room_for(self, B, k, L, S):
+        """The room of these sizes, rounded up."""
+        L, S = max(L, self.least), max(S, self.least)
+        B, L, S = (1 << (n - 1).bit_length() for n in (B, L, S))
+        if (B, k, L, S) not in self.rooms:
+            self.rooms[B, k, L, S] = make_room(self.model, B, k, L, S)
+        return self.rooms[B, k, L, S]
+
+    @torch.inference_mode()
+    def start(self, source):
+        """The state before the first step, a hypothesis a sentence of source, (B, S)."""
+        begun, (B, S) = self.model.start(source), source.shape
+        room = self.room_for(B, 1, 1, S)
+        for place, layers in zip(room.memory, zip(*begun.memory)):
+            place[:, :B, :, :S] = torch.stack(layers)
+        room.mask.zero_()
+        room.mask[:B, ..., :S] = begun.mask
+        return RoomState(self, room)
+
+    @torch.inference_mode()
+    def step(self, ids, state):
+        """Logits (R, vocab) for the token after ids, (R,), and a new state; the old is used up."""
+        state.check()
+        L = state.room.past[0].shape[-2]
+        if state.t == L:
+            state = state.move(torch.arange(len(ids), device=ids.device), state.k, 2 * L)
+        room = state.room
+        room.ids[: len(ids)] = ids
+        room.t.fill_(state.t)
+        logits = self.replay(room)[: len(ids)].clone()  # (R, vocab)
+        return logits, RoomState(self, room, state.k, state.t + 1)
+
+    def replay(self, room):
+        """The step of a room, recorded where it can be."""
+        work = partial(step_in_room, self.model, room, self.compute)
+        if not room.t.is_cuda:
+            return work()
+        if room.graph is None:
+            room.graph, room.logits = recording(work, self.pool)
+            self.pool = self.pool or room.graph.pool()
+        room.graph.replay()
+        return room.logits
 
 
 @dataclass

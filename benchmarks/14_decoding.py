@@ -3,7 +3,8 @@
     python benchmarks/14_decoding.py [--rounds 5] [--batch 128] [--device cuda] [--out results/14-decoding]
 
 The base model's sizes with random weights, batches of 128 sentences of 30 tokens, 40 new tokens each, greedy and with
-a beam of 4. All sides get the same weights; in float32 all must write the same tokens before anything is timed, and
+a beam of 4. Ours runs plain, fused, in bfloat16, with recorded steps (in bfloat16, too), and with these compiled.
+All sides get the same weights; in float32 all must write the same tokens before anything is timed, and
 in 16 bits it is recorded how many sentences are the same. Length penalty 0 and a forced length leave no room for
 different rules. What cannot be imported, or fails, is recorded with its reason.
 Writes run.json and scores.json, after each search.
@@ -21,18 +22,29 @@ import torch
 from peers import ctranslate2_folder, marian, summary, take_turns
 
 from annotated.decoding import beam_search, greedy
-from annotated.gpu import fuse
+from annotated.gpu import RecordedSteps, fuse, layer_in_room
 from annotated.transformer import Transformer
 
 S = 30
+OURS = ("ours, recorded", "ours, compiled, recorded", "ours, fused, bfloat16")
+SIXTEEN = (*OURS, "MarianMT, bfloat16", "CTranslate2, bfloat16")  # bits: of two likely words either may be written
 
 
-class Endless(Transformer):
+class Endless:
     """Never says eos, so that every output has the full length."""
 
     def step(self, ids, state):
         logits, state = super().step(ids, state)
-        return logits.index_fill(-1, torch.tensor([self.config.eos], device=logits.device), -math.inf), state
+        logits[:, self.config.eos] = -math.inf
+        return logits, state
+
+
+class EndlessTransformer(Endless, Transformer):
+    pass
+
+
+class EndlessSteps(Endless, RecordedSteps):
+    pass
 
 
 def ours(model, length, source, beam):
@@ -62,7 +74,11 @@ def sides(model, options):
     found, missing, length, device = {}, {}, options.length, options.device
     found["ours, plain"] = partial(ours, deepcopy(model).to(device), length)
     found["ours, fused"] = partial(ours, fuse(deepcopy(model)).to(device), length)
-    found["ours, fused, bfloat16"] = partial(ours, fuse(deepcopy(model)).to(device, torch.bfloat16), length)
+    quick = fuse(deepcopy(model)).to(device, torch.bfloat16)
+    found["ours, fused, bfloat16"] = partial(ours, quick, length)
+    found["ours, recorded"] = partial(ours, EndlessSteps(quick), length)
+    compute = torch.compile(layer_in_room, dynamic=True, backend=options.backend)
+    found["ours, compiled, recorded"] = partial(ours, EndlessSteps(quick, compute), length)
     try:
         found["MarianMT"] = partial(of_marian, marian(model).to(device), length)
         found["MarianMT, bfloat16"] = partial(of_marian, marian(model).to(device, torch.bfloat16), length)
@@ -93,7 +109,7 @@ def main():
     options = parser.parse_args()
     torch.manual_seed(0)
     config = replace(on_gpu.CONFIGS[options.sizes[0]], eps_norm=1e-5)  # CTranslate2 and Marian: eps 1e-5
-    model = Endless(config).eval()
+    model = EndlessTransformer(config).eval()
     source = torch.randint(4, config.vocab, (options.batch, S)).to(options.device)
     source[:, -1] = config.eos
     scores = on_gpu.done_before(options.out)
@@ -111,15 +127,16 @@ def main():
                 searches.pop(side)
         plain = made["ours, plain"]
         same = {side: sum(a == b for a, b in zip(outputs, plain)) / len(plain) for side, outputs in made.items()}
-        wrong = [side for side, share in same.items() if share < 0.97 and "bfloat16" not in side]
+        wrong = [side for side, share in same.items() if share < 0.97 and side not in SIXTEEN]
         if wrong:
             raise SystemExit(f"{name}: {', '.join(wrong)} write other tokens than ours; nothing was timed")
         turns = {side: partial(search, source, beam) for side, search in searches.items()}
-        rows = summary(take_turns(turns, options.rounds, name), "ours, fused, bfloat16")
+        against = next(side for side in (*OURS, "ours, plain") if side in searches)
+        rows = summary(take_turns(turns, options.rounds, name), against)
         for side, row in rows.items():
             row |= {"sentences a second": round(len(source) / row["median"], 1), "same as plain": round(same[side], 3)}
             print(f"{name}: {side:24} {row['sentences a second']:8} sentences/s, same {same[side]:.0%}", flush=True)
-        scores |= {name: rows, "missing": missing}
+        scores |= {name: rows, f"{name}, ratios to": against, "missing": missing}
         on_gpu.write(options.out, scores, config=config)
 
 

@@ -22,6 +22,7 @@ from shapes import checked, unseen
 from annotated import cli, gpu
 from annotated.attention import additive_attention, scaled_dot_product_attention
 from annotated.data import Batches, grammar_corpus, make_batch
+from annotated.decoding import beam_search, greedy, hypotheses
 from annotated.layers import LayerNorm
 from annotated.masks import causal_mask
 from annotated.multihead import AttentionDropout
@@ -319,6 +320,112 @@ def test_an_error_in_a_batch_arrives_in_its_place():
     next(coming)
     with pytest.raises(KeyError, match="lost"):
         next(coming)
+
+
+# ---- decoding in rooms
+
+
+def ends_seldom(**changes):
+    "A model whose outputs have many lengths: eos is made about as likely as a word or two."
+    model = model_of(**changes).eval()
+    with torch.no_grad():
+        model.target_embedding.weight[2] *= 0.5
+    return model
+
+
+def sources(*lengths, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    source = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
+    for row, n in zip(source, lengths, strict=True):
+        row[: n - 1], row[n - 1] = torch.randint(4, 23, (n - 1,), generator=draw), 2
+    return source
+
+
+CHOICES = [
+    {}, {"d_k": 5, "d_v": 3}, {"norm": "pre", "final_norm": True}, {"positions": "learned"}, {"positions": "halves"},
+    {"output_bias": True, "bias": True}, {"source_vocab": 29, "P_drop_attention": 0.3},
+]
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_search_in_rooms_writes_the_same(choice, fused):
+    model = ends_seldom(**choice)
+    steps = gpu.RecordedSteps(gpu.fuse(deepcopy(model)) if fused else model, least=2)
+    source = sources(3, 7, 1, 5, 7)
+    assert greedy(steps, source, max_len=13) == greedy(model, source, max_len=13)
+    for k in (1, 3):
+        found, wanted = (hypotheses(m, source, k, max_len=13) for m in (steps, model))
+        assert [[ids for ids, _ in row] for row in found] == [[ids for ids, _ in row] for row in wanted]
+        close(torch.tensor([row[0][1] for row in found]), torch.tensor([row[0][1] for row in wanted]))
+    sizes = {(B, L) for B, k, L, S in steps.rooms}
+    assert len({L for _, L in sizes}) > 2, "no room was outgrown"
+
+
+def test_rooms_shrink_with_the_batch_and_are_used_again():
+    model, source = ends_seldom(), sources(3, 7, 2, 5, 7)
+    steps, wanted = gpu.RecordedSteps(model, least=2), greedy(model, source)
+    assert len({len(ids) for ids in wanted}) > 2 and greedy(steps, source) == wanted
+    before = dict(steps.rooms)
+    assert len({B for B, *_ in before}) > 1
+    other = sources(6, 4, 1, 2, seed=1)  # what the first search left behind must not be seen
+    assert greedy(steps, other) == greedy(model, other) and greedy(steps, source) == wanted
+    assert all(steps.rooms[size] is room for size, room in before.items())
+
+
+def test_rooms_are_powers_of_two():
+    steps = gpu.RecordedSteps(model_of(), least=4)
+    room = steps.room_for(5, 3, 9, 3)
+    assert room.past[0].shape == (2, 24, 3, 16, 4) and room.memory[1].shape == (2, 8, 3, 4, 4) and room.mask.shape == (8, 1, 1, 4)
+    assert steps.room_for(7, 3, 10, 1) is room and steps.room_for(1, 1, 1, 1).ids.shape == (1,)
+
+
+def test_hypotheses_move_in_any_order():
+    model, source = ends_seldom().eval(), sources(3, 7, 2, 5, 7)
+    steps, draw = gpu.RecordedSteps(model, least=2), torch.Generator().manual_seed(3)
+    state, plain = steps.start(source).repeat(3), model.start(source).repeat(3)
+    ids = torch.ones(15, dtype=torch.long)
+    for kept in ([4, 0, 3, 1, 2], [2, 0, 1], [1, 1], [0]):
+        with torch.inference_mode():
+            logits, state = steps.step(ids, state)
+            expected, plain = model.step(ids, plain)
+        close(logits, expected)
+        rows = torch.tensor([3 * b + i for b in kept for i in torch.randint(3, (3,), generator=draw).tolist()])
+        state, plain = state.select(rows), plain.select(rows)
+        ids = torch.randint(4, 23, (len(rows),), generator=draw)
+
+
+def test_a_state_of_a_room_is_used_once_and_keeps_sentences_together():
+    steps, ids = gpu.RecordedSteps(model_of().eval(), least=2), torch.ones(3, dtype=torch.long)
+    state = steps.start(sources(3, 5, 2))
+    logits, newer = steps.step(ids, state)
+    for again in (lambda: steps.step(ids, state), lambda: state.repeat(2), lambda: state.select(ids)):
+        with pytest.raises(ValueError, match="used before"):
+            again()
+    kept = logits.clone()
+    wide = newer.repeat(2)
+    with pytest.raises(ValueError, match="the 2 hypotheses of a sentence together, got .0, 2, 1, 3."):
+        wide.select(torch.tensor([0, 2, 1, 3]))
+    steps.step(ids.repeat_interleave(2), wide)
+    assert torch.equal(logits, kept)  # a copy, not where the next result arrives
+    steps.start(sources(3, 5, 2))
+    with pytest.raises(ValueError, match="used before"):
+        steps.step(ids, newer)
+
+
+def test_a_compiled_step_serves_all_layers():
+    torch._dynamo.reset()
+    programs = []
+
+    def count(graph, inputs):
+        programs.append(graph)
+        return graph.forward
+
+    model, source = ends_seldom(N=3), sources(3, 7, 2)
+    steps = gpu.RecordedSteps(model, torch.compile(gpu.layer_in_room, dynamic=True, backend=count))
+    assert beam_search(steps, source, 2) == beam_search(model, source, 2)
+    assert len(programs) <= len(steps.rooms) < 3 * model.config.N
+    torch._dynamo.reset()
 
 
 # ---- compilation
@@ -652,6 +759,7 @@ def test_shape_comments_hold():
         gpu.Objective(model)(*batch).backward()
         gpu.fused_attention(*torch.randn(3, 2, 3, 5, 4), causal_mask(5))
         gpu.fused_attention(*torch.randn(3, 2, 3, 5, 4))
+        beam_search(gpu.RecordedSteps(model.eval()), batch[0], 2, max_len=3)
     assert not unseen(seen, gpu)
 
 
@@ -671,3 +779,27 @@ def test_on_a_gpu_every_form_gives_the_gradients_of_the_plain_one(kind, compile_
             (make if fast else update)(model, optimizer(model), batches)
         found.append(gradients(model))
     torch.testing.assert_close(found[1], found[0], atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("compile_", [False, True])
+def test_on_a_gpu_recorded_steps_are_the_steps(dtype, compile_):
+    model = gpu.fuse(model_of(N=3)).eval().to("cuda", dtype)
+    compute = torch.compile(gpu.layer_in_room, dynamic=True) if compile_ else gpu.layer_in_room
+    steps, free = gpu.RecordedSteps(model, compute, least=4), gpu.RecordedSteps(model, least=4)
+    free.replay = lambda room: gpu.step_in_room(model, room)
+    source = sources(3, 7, 2, 5, 7).cuda()
+    states = [maker.start(source).repeat(2) for maker in (steps, free)]
+    ids, rows = torch.ones(10, dtype=torch.long, device="cuda"), torch.arange(10, device="cuda")
+    for _ in range(11):
+        logits = []
+        for n, maker in enumerate((steps, free)):
+            made, states[n] = maker.step(ids, states[n])
+            logits.append(made.float())
+            states[n] = states[n].select(rows)
+        torch.testing.assert_close(*logits, atol=0.1 if dtype is torch.bfloat16 else 1e-3, rtol=1e-2)
+        ids = logits[1].argmax(-1)
+    assert all(room.graph is not None for size, room in steps.rooms.items() if size[1] == 2)
+    if dtype is torch.float32 and not compile_:
+        assert greedy(steps, source, max_len=20) == greedy(model, source, max_len=20)
