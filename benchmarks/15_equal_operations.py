@@ -6,13 +6,15 @@ Multi30k English-German. Counted are the multiply-adds of all matrix products on
 the comparison does not depend on the machine; seconds are recorded beside them. The Transformer makes --steps
 updates, the recurrent network as many as the same operations pay for. Its width is the one whose number of weights is
 nearest to the Transformer's. Both use Adam and the schedule of Eq. 3, without label smoothing, each at the factor on
-the rate that a trial of a tenth of its updates preferred, by perplexity on the validation set. Everything is measured
-there, by the last weights.
+the rate that trials of a third of its updates preferred, by perplexity on the validation set. The factor is doubled
+until a trial is worse than the one before it. Everything is measured there, by the last weights.
 
-The record is written after every run; the same command goes on with the runs that are missing.
+The record is written after every run; the same command goes on with the runs that are missing. Two processes may
+share the work, a network each (--networks).
 """
 
 import argparse
+import fcntl
 import json
 import sys
 import time
@@ -32,7 +34,7 @@ from annotated.training import Recipe, provenance, train
 from annotated.transformer import TINY, Transformer
 
 CORPUS, BUDGET, WARMUP = "multi30k-en-de", 1500, 400
-RATES = {"Transformer": (0.4, 0.8, 1.6), "RecurrentSeq2Seq": (0.5, 1.0, 2.0)}
+RATES = {"Transformer": 0.5, "RecurrentSeq2Seq": 0.5}  # the smallest factor to try
 
 
 def build(name, vocab, seed):
@@ -87,6 +89,41 @@ def write(path, content):
         fresh.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def read(path):
+    """The scores so far."""
+    return json.loads(path.read_text()) if path.exists() else {"measured_on": "validation", "trials": {}, "runs": []}
+
+
+def amend(path, change):
+    """Change the scores as they are by now: another process may have added to them."""
+    with open(path.parent / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        record = read(path)
+        change(record)
+        record["runs"].sort(key=lambda run: (run["name"] != "Transformer", run["seed"]))
+        write(path, record)
+
+
+def choose_rate(name, steps, texts, path):
+    """The factor of the lowest perplexity, doubled until the perplexity rises; each trial is recorded."""
+    rate, tried = RATES[name], read(path)["trials"].get(name, {})
+    while True:
+        if str(rate) not in tried:
+            short = Recipe(steps=max(1, steps // 3), warmup=WARMUP, rate=rate, seed=99)
+            try:
+                tried[str(rate)] = trained(name, short, texts)[1][-1]["perplexity"]
+            except FloatingPointError:
+                tried[str(rate)] = None  # it diverged
+            amend(path, lambda record: record["trials"].__setitem__(name, tried))
+        best = min((r for r in tried if tried[r]), key=tried.get, default=None)
+        if best != str(rate):
+            break
+        rate *= 2
+    if best is None:
+        raise ValueError(f"{name} diverges at a factor of {rate} on the rate: begin with a smaller one")
+    return float(best)
+
+
 def go(options):
     torch.set_num_threads(options.threads)
     corpus = load_corpus(CORPUS)
@@ -102,7 +139,6 @@ def go(options):
     total = operations(configs["Transformer"], pairs) / epoch * options.steps
     steps = {name: updates_for(total, config, pairs, batches) for name, config in configs.items()}
     path, run_path = options.out / "scores.json", options.out / "run.json"
-    record = json.loads(path.read_text()) if path.exists() else {"measured_on": "validation", "trials": {}, "runs": []}
     options.out.mkdir(parents=True, exist_ok=True)
     if not run_path.exists():
         write(run_path, provenance(
@@ -111,39 +147,35 @@ def go(options):
             parameters={name: sum(p.numel() for p in build(name, len(vocabulary), 0).parameters()) for name in RATES},
             data={"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance, "pairs": len(pairs)},
         ))
-    for name, rates in RATES.items():
-        tried = record["trials"].setdefault(name, {})
-        for rate in rates:
-            if str(rate) not in tried:
-                short = Recipe(steps=max(1, steps[name] // 10), warmup=WARMUP, rate=rate, seed=99)
-                tried[str(rate)] = trained(name, short, texts)[1][-1]["perplexity"]
-                write(path, record)
     sources, references = (list(side) for side in zip(*corpus.validation, strict=True))
-    for seed in options.seeds:
-        for name in RATES:
-            if any(run["name"] == name and run["seed"] == seed for run in record["runs"]):
+    for name in options.networks:
+        rate = choose_rate(name, steps[name], texts, path)
+        for seed in options.seeds:
+            if any(run["name"] == name and run["seed"] == seed for run in read(path)["runs"]):
                 continue
-            rate = float(min(record["trials"][name], key=record["trials"][name].get))
             recipe = Recipe(steps=steps[name], warmup=WARMUP, rate=rate, seed=seed,
                             evaluate_every=max(1, steps[name] // 20))
             began = time.monotonic()
             model, log = trained(name, recipe, texts)
             seconds = round(time.monotonic() - began)
             outputs = Translator(model.eval(), vocabulary).translate(sources, 4)
-            score, record["signature"] = bleu(outputs, references)
+            score, signature = bleu(outputs, references)
+            amend(path, lambda record, said=signature: record.update(signature=said))
             curve = [[line["step"], line["perplexity"]] for line in log if "perplexity" in line]
-            record["runs"].append({
+            run = {
                 "name": name, "seed": seed, "rate": rate, "updates": steps[name], "bleu": round(score, 2),
                 "perplexity": curve[-1][1], "seconds": seconds, "curve": curve,
                 "examples": list(islice(zip(sources, references, outputs, strict=True), 40, 46)),
-            })
-            write(path, record)
+            }
+            amend(path, lambda record, run=run: record["runs"].append(run))
             print(f"{name:18} seed {seed}: perplexity {curve[-1][1]:.2f}, BLEU {score:.2f}, {seconds} s", flush=True)
+    (options.out / ".lock").unlink(missing_ok=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--networks", nargs="+", choices=list(RATES), default=list(RATES))
     parser.add_argument("--steps", type=int, default=2000, help="updates of the Transformer")
     parser.add_argument("--vocab", type=int, default=4000)
     parser.add_argument("--pairs", type=int, help="no more sentence pairs than these, for a trial")
