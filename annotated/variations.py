@@ -22,6 +22,7 @@ __all__ = [
     "AdditiveHeads",
     "BilinearHeads",
     "SCORES",
+    "PRE_NORM",
     "PRESETS",
     "shrink",
 ]
@@ -151,6 +152,11 @@ class BilinearHeads(nn.Module):
 SCORES = {
     "additive": Variation(scores=AdditiveHeads),
     "bilinear": Variation(scores=BilinearHeads),
+}
+
+PRE_NORM = {
+    f"pre-norm {name}": Variation(TABLE_3[name].changes | {"norm": "pre", "final_norm": True})
+    for name in ("base", "C N=2", "C N=8")
 }
 
 PRESETS = {

@@ -35,11 +35,11 @@ from annotated.evaluation import accuracy, bleu, bleu_counts, perplexity, resamp
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.training import Recipe, provenance, train
 from annotated.transformer import Config
-from annotated.variations import PRESETS, SCORES, TABLE_3, shrink
+from annotated.variations import PRE_NORM, PRESETS, SCORES, TABLE_3, shrink
 
 CORPUS = "multi30k-en-de"
 RECURRENT = 640  # d_model of the recurrent baseline before the division, whose weights are then about as many as base's
-ROWS = TABLE_3 | SCORES | PRESETS | {"recurrent": None}
+ROWS = TABLE_3 | SCORES | PRE_NORM | PRESETS | {"recurrent": None}
 ROWS.pop("paper")  # base under another name
 SEEDS = {"base": range(5)}  # of any other row: 0
 
@@ -149,6 +149,8 @@ def begin(options, corpus, vocabulary):
     if not path.exists():
         return write(path, provenance(**shared))
     begun = json.loads(path.read_text())
+    for name, kind in (("config", Config), ("recipe", Recipe)):  # fields that came later had their defaults
+        begun[name] = asdict(kind()) | begun[name]
     for name, value in json.loads(json.dumps(shared)).items():
         if begun[name] != value:
             raise ValueError(f"{options.out} was begun with another {name}: choose another --out")

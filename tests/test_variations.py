@@ -5,6 +5,7 @@ import json
 import statistics
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from annotated.decoding import Translator, beam_search, greedy
 from annotated.training import Recipe
 from annotated.transformer import BASE, TINY, Config
 from annotated.variations import (
+    PRE_NORM,
     PRESETS,
     SCORES,
     T_975,
@@ -106,9 +108,9 @@ def test_the_rows_are_the_papers():
         assert differs <= allowed | ({"positions"} if row["row"] == "E" else set()), name
 
 
-@pytest.mark.parametrize("name", [*TABLE_3, *SCORES, *PRESETS])
+@pytest.mark.parametrize("name", [*TABLE_3, *SCORES, *PRE_NORM, *PRESETS])
 def test_every_variation_is_a_model_and_a_recipe(name):
-    variation = (TABLE_3 | SCORES | PRESETS)[name]
+    variation = (TABLE_3 | SCORES | PRE_NORM | PRESETS)[name]
     assert set(variation.changes) <= {f.name for f in fields(Config)}
     Recipe(**variation.recipe)
     config = replace(shrink(variation.config), vocab=17)
@@ -201,3 +203,19 @@ def test_each_run_of_the_record_is_what_its_name_says(script, path):
     assert run["config"].items() <= asdict(model.config).items()  # fields may have been added since
     assert sum(p.numel() for p in model.parameters()) == run["parameters"]
     assert run["epochs"] >= 10 and run["curve"][-1]["step"] == run["recipe"]["steps"]
+
+
+def test_a_record_begun_before_a_field_came_is_gone_on_with_and_another_is_not(script, tmp_path):
+    corpus = SimpleNamespace(name="c", licence="l", provenance={}, train=[], validation=[])
+    words = type("Subwords", (), {"model": b"m", "__len__": lambda self: 50})()
+    record, path = options(script, out=tmp_path, width=8, depth=2), tmp_path / "run.json"
+    script.begin(record, corpus, words)
+    begun = json.loads(path.read_text())
+    del begun["config"]["output_bias"]
+    path.write_text(json.dumps(begun))
+    script.begin(record, corpus, words)
+    for name, field, value in (("config", "output_bias", True), ("recipe", "rate", 0.7)):
+        other = begun | {name: begun[name] | {field: value}}
+        path.write_text(json.dumps(other))
+        with pytest.raises(ValueError, match=f"begun with another {name}"):
+            script.begin(record, corpus, words)
