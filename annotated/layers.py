@@ -14,7 +14,8 @@ class LayerNorm(nn.Module):
 
     Args:
         d_model: number of features.
-        eps: added to the variance, inside the root; the paper gives none, released code 1e-6.
+        eps: added to the variance, inside the root; the paper gives none, the released code
+            has 1e-6.
 
     Raises:
         ValueError: in use, if the last axis of the input is not d_model wide.
@@ -30,7 +31,8 @@ class LayerNorm(nn.Module):
         """Normalise x, (..., d_model), to the same shape."""
         d_model = len(self.gain)
         if x.shape[-1:] != (d_model,):  # an axis of 1 would be broadcast in silence
-            raise ValueError(f"x must be (..., {d_model}) for this LayerNorm, not {tuple(x.shape)}")
+            given = tuple(x.shape)
+            raise ValueError(f"x must be (..., {d_model}) for this LayerNorm, not {given}")
         centred = x - x.mean(-1, keepdim=True)  # (..., d_model)
         variance = centred.square().mean(-1, keepdim=True)  # (..., 1), faster than torch.var
         normalised = centred / torch.sqrt(variance + self.eps)  # (..., d_model)
@@ -67,7 +69,7 @@ class AddNorm(nn.Module):
 
 
 class PreNorm(AddNorm):
-    """x + Dropout(Sublayer(LayerNorm(x))): the order of the released code from 2017-10 on."""
+    """x + Dropout(Sublayer(LayerNorm(x))): the released code's order from 2017-10 on."""
 
     def forward(self, x, sublayer):
         """Wrap sublayer, a function from (B, T, d_model) to the same shape, around x."""
