@@ -9,7 +9,7 @@ __all__ = ["padding_mask", "causal_mask"]
 
 
 def padding_mask(ids, pad=0):
-    """Let everyone look at every token but padding (section 3.2.3, which leaves padding unsaid).
+    """Let everyone look at every token but padding (section 3.2.3 leaves padding unsaid).
 
     Args:
         ids: identifiers, (B, S).
@@ -25,7 +25,9 @@ def padding_mask(ids, pad=0):
     if ids.is_floating_point() or ids.dtype == torch.bool:
         raise TypeError(f"ids must be identifiers, whole numbers, not {ids.dtype}")
     if ids.dim() != 2:
-        raise ValueError(f"ids must have the shape (sentences, positions), not {tuple(ids.shape)}")
+        raise ValueError(
+            f"ids must have the shape (sentences, positions), not {tuple(ids.shape)}"
+        )
     return (ids != pad)[:, None, None, :]  # (B, 1, 1, S)
 
 
