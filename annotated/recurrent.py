@@ -29,7 +29,8 @@ def soft_lookup(scores, V, visible=None):
     Args:
         scores: how well each key fits each query, (..., T, S).
         V: values, (..., S, d_v).
-        visible: boolean, broadcasts to (..., T, S); True = may look. Every row needs one True.
+        visible: boolean, broadcasts to (..., T, S); True = may look.
+            Every row needs one True.
 
     Returns:
         (..., T, d_v).
@@ -40,7 +41,8 @@ def soft_lookup(scores, V, visible=None):
 
 
 def additive_scores(Q, K, v):
-    """Score every query against every key by a layer of tanh (section 3.2.1; Bahdanau et al. 2015).
+    """Score every query against every key by a layer of tanh
+    (section 3.2.1; Bahdanau et al. 2015).
 
     Args:
         Q: queries, already projected, (..., T, d_k).
@@ -83,7 +85,9 @@ class RecurrentConfig:
         if not 0 <= self.P_drop < 1:
             raise ValueError(f"P_drop must be at least 0 and less than 1, not {self.P_drop}")
         if len(set(special)) < 4 or min(special) < 0:
-            raise ValueError(f"pad, bos, eos, unk must be four numbers from 0 up, not {special}")
+            raise ValueError(
+                f"pad, bos, eos, unk must be four numbers from 0 up, not {special}"
+            )
         if self.vocab <= max(special):
             raise ValueError(f"vocab must be greater than {max(special)}, not {self.vocab}")
 
@@ -98,21 +102,27 @@ def check_tokens(name, ids, config):
 
     Raises:
         TypeError: ids is not a tensor of integers.
-        ValueError: ids is not (sentences, positions) or has none; on a CPU also: an identifier is
-            outside the vocabulary.
+        ValueError: ids is not (sentences, positions) or has none; on a CPU also: an
+            identifier is outside the vocabulary.
     """
-    if not isinstance(ids, torch.Tensor) or ids.is_floating_point() or ids.dtype == torch.bool:
+    if (
+        not isinstance(ids, torch.Tensor)
+        or ids.is_floating_point()
+        or ids.dtype == torch.bool
+    ):
         kind = getattr(ids, "dtype", type(ids).__name__)
         raise TypeError(f"{name} must be a tensor of integers, not {kind}")
     if ids.dim() != 2 or 0 in ids.shape:
-        raise ValueError(f"{name} must be (sentences, positions), not of shape {tuple(ids.shape)}")
+        shape = tuple(ids.shape)
+        raise ValueError(f"{name} must be (sentences, positions), not of shape {shape}")
     if ids.device.type == "cpu" and (ids.min() < 0 or ids.max() >= config.vocab):
-        found = f"{ids.min()} to {ids.max()}"
-        raise ValueError(f"{name} must hold identifiers from 0 to {config.vocab - 1}, not {found}")
+        found, last = f"{ids.min()} to {ids.max()}", config.vocab - 1
+        raise ValueError(f"{name} must hold identifiers from 0 to {last}, not {found}")
 
 
 def check_padding(source, pad):
-    """Refuse a batch in which padding stands anywhere but at the end (checked on a CPU only).
+    """Refuse a batch in which padding stands anywhere but at the end
+    (checked on a CPU only).
 
     Args:
         source: identifiers, (B, S).
@@ -122,12 +132,15 @@ def check_padding(source, pad):
         ValueError: a row begins with padding or goes on after it.
     """
     real = source != pad
-    if source.device.type == "cpu" and (not real[:, 0].all() or (real[:, 1:] & ~real[:, :-1]).any()):
+    if source.device.type == "cpu" and (
+        not real[:, 0].all() or (real[:, 1:] & ~real[:, :-1]).any()
+    ):
         raise ValueError(f"source must have a token first, padding ({pad}) only last")
 
 
 class RecurrentSeq2Seq(nn.Module):
-    """Translate with recurrent layers and additive attention (section 1; Bahdanau et al. 2015).
+    """Translate with recurrent layers and additive attention
+    (section 1; Bahdanau et al. 2015).
 
     A bidirectional GRU reads the source.
     Another GRU writes the target and looks up the source after every step.
@@ -138,8 +151,7 @@ class RecurrentSeq2Seq(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        self.config = config
-        d_model = config.d_model
+        self.config, d_model = config, config.d_model
         self.embedding = nn.Embedding(config.vocab, d_model, config.pad)
         self.encoder = nn.GRU(d_model, d_model // 2, batch_first=True, bidirectional=True)
         self.decoder = nn.GRU(d_model, d_model, batch_first=True)
@@ -152,7 +164,8 @@ class RecurrentSeq2Seq(nn.Module):
         self.dropout = nn.Dropout(config.P_drop)
 
     def forward(self, source, target):
-        """Source (B, S) and target (B, T) give logits (B, T, vocab) for what follows each word."""
+        """Source (B, S) and target (B, T) give
+        logits (B, T, vocab) for what follows each word."""
         return self.decode(target, self.encode(source), source)
 
     def encode(self, source):
@@ -162,7 +175,8 @@ class RecurrentSeq2Seq(nn.Module):
         x = self.dropout(self.embedding(source))  # (B, S, d_model)
         lengths = (source != self.config.pad).sum(-1).cpu()  # (B,)
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        return pad_packed_sequence(self.encoder(packed)[0], batch_first=True, total_length=source.shape[1])[0]
+        states, S = self.encoder(packed)[0], source.shape[1]
+        return pad_packed_sequence(states, batch_first=True, total_length=S)[0]
 
     def decode(self, target, memory, source):
         """Target (B, T), memory and its source give logits (B, T, vocab)."""
@@ -174,7 +188,8 @@ class RecurrentSeq2Seq(nn.Module):
         return self.prepare(self.encode(source), source)
 
     def step(self, ids, state):
-        """The tokens just written (B,) and a state give logits (B, vocab) and a new state."""
+        """The tokens just written (B,) and a state give
+        logits (B, vocab) and a new state."""
         logits, state = self.advance(ids[:, None], state)
         return logits[:, 0], state
 
@@ -203,7 +218,7 @@ def fit(model, batches, steps, rate=1e-3):
 
     Args:
         model: any model with forward(source, target) and config.pad; left ready for use.
-        batches: yields source (B, S) and target (B, T), bos to eos; begun again when it ends.
+        batches: yields source (B, S) and target (B, T), bos to eos; begun again at its end.
         steps: number of updates.
         rate: learning rate.
 
@@ -224,6 +239,8 @@ def fit(model, batches, steps, rate=1e-3):
         optimizer.step()
         losses.append(loss.item())
     if len(losses) < steps:
-        raise ValueError("batches must yield at least one pair of source and target, not none")
+        raise ValueError(
+            "batches must yield at least one pair of source and target, not none"
+        )
     model.eval()
     return losses
