@@ -23,13 +23,16 @@ def head_widths(d_model, h, d_k=None, d_v=None):
         d_k, d_v.
 
     Raises:
-        ValueError: a size is less than 1; or d_k or d_v is left out and h does not divide d_model.
+        ValueError: a size is less than 1; or d_k or d_v is left out and h does not divide
+            d_model.
     """
     for name, size in (("d_model", d_model), ("h", h), ("d_k", d_k), ("d_v", d_v)):
         if size is not None and size < 1:
             raise ValueError(f"{name} must be at least 1, not {size}")
     if None in (d_k, d_v) and d_model % h:
-        raise ValueError(f"h={h} does not divide d_model={d_model}: give d_k and d_v, or another h")
+        raise ValueError(
+            f"h={h} does not divide d_model={d_model}: give d_k and d_v, or another h"
+        )
     return d_model // h if d_k is None else d_k, d_model // h if d_v is None else d_v
 
 
@@ -49,7 +52,8 @@ class MultiHeadAttention(nn.Module):
     """
 
     def __init__(
-        self, d_model, h, d_k=None, d_v=None, bias=False, attention=scaled_dot_product_attention
+        self, d_model, h, d_k=None, d_v=None, bias=False,
+        attention=scaled_dot_product_attention,
     ):
         super().__init__()
         d_k, d_v = head_widths(d_model, h, d_k, d_v)
@@ -71,7 +75,7 @@ class MultiHeadAttention(nn.Module):
         return x.unflatten(-1, (self.h, -1)).transpose(1, 2)  # (B, h, T, d)
 
     def keys_values(self, memory):
-        """Project what is looked at, (B, S, d_model), to K (B, h, S, d_k) and V (B, h, S, d_v)."""
+        """Project memory, (B, S, d_model), to K (B, h, S, d_k) and V (B, h, S, d_v)."""
         self.check("memory", memory)
         K, V = self.W_K(memory), self.W_V(memory)
         return self.split(K), self.split(V)  # (B, h, S, d_k), (B, h, S, d_v)
@@ -91,7 +95,8 @@ class MultiHeadAttention(nn.Module):
 
         Args:
             x: where the queries come from, (B, T, d_model).
-            memory: where keys and values come from, (B, S, d_model); x itself in self-attention.
+            memory: where keys and values come from, (B, S, d_model); x itself in
+                self-attention.
             mask: boolean, broadcasts to (B, h, T, S); True = may look.
 
         Returns:
@@ -101,7 +106,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class AttentionDropout(nn.Module):
-    """Drop attention weights while training (named in section 6.3, done by the released code).
+    """Drop attention weights in training (named in section 6.3, done by the released code).
 
     Args:
         attention: a function called with (Q, K, V, mask, dropout).
