@@ -22,7 +22,8 @@ def check_sizes(Q, K, V=None):
         V: values, (..., S, d_v), or None where only the weights are wanted.
 
     Raises:
-        ValueError: Q and K differ in width, K and V in number, or one has fewer than two axes.
+        ValueError: Q and K differ in width, K and V in number, or one has fewer than two
+            axes.
     """
     for name, x in (("Q", Q), ("K", K), ("V", V)):
         if x is not None and x.dim() < 2:
@@ -103,7 +104,8 @@ def scaled_dot_product_attention(Q, K, V, mask=None, dropout=0.0):
 
 
 def additive_attention(Q, K, V, v, mask=None):
-    """Average the values by additive scores, v . tanh(Q + K) (section 3.2.1, second paragraph).
+    """Average the values by additive scores, v . tanh(Q + K)
+    (section 3.2.1, second paragraph).
 
     Args:
         Q: queries after their projection, (..., T, d_k).
