@@ -3,7 +3,8 @@
     python benchmarks/14_decoding.py [--rounds 5] [--batch 128] [--device cuda] [--out results/14-decoding]
 
 The base model's sizes with random weights, batches of 128 sentences of 30 tokens, 40 new tokens each, greedy and with
-a beam of 4. Ours runs plain, fused, in bfloat16, with recorded steps (in bfloat16, too), and with these compiled.
+a beam of 4. Ours runs plain, without a cache, one sentence at a time (the first few), fused, in bfloat16, with recorded
+steps (in bfloat16, too), and with these compiled.
 All sides get the same weights; in float32 all must write the same tokens before anything is timed, and
 in 16 bits it is recorded how many sentences are the same. Length penalty 0 and a forced length leave no room for
 different rules. What cannot be imported, or fails, is recorded with its reason.
@@ -26,6 +27,7 @@ from annotated.gpu import RecordedSteps, fuse, layer_in_room
 from annotated.transformer import Transformer
 
 S = 30
+FEW = 8  # sentences are enough to time one at a time
 OURS = ("ours, recorded", "ours, compiled, recorded", "ours, fused, bfloat16")
 SIXTEEN = (*OURS, "MarianMT, bfloat16", "CTranslate2, bfloat16")  # bits: of two likely words either may be written
 
@@ -47,10 +49,34 @@ class EndlessSteps(Endless, RecordedSteps):
     pass
 
 
+class Uncached(torch.nn.Module):
+    """A Transformer that goes through all words so far at every step; the state is source, memory and these words."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.config = model, model.config
+
+    def start(self, source):
+        return source, self.model.encode(source), source[:, :0]
+
+    def step(self, ids, state):
+        source, memory, words = state
+        words = torch.cat([words, ids[:, None]], 1)
+        return self.model.decode(words, memory, source)[:, -1], (source, memory, words)
+
+
+class EndlessUncached(Endless, Uncached):
+    pass
+
+
 def ours(model, length, source, beam):
     if beam == 1:
         return greedy(model, source, max_len=length)
     return beam_search(model, source, beam, alpha=0.0, max_len=length)
+
+
+def one_at_a_time(model, length, source, beam):
+    return [ours(model, length, one, beam)[0] for one in source[:FEW].split(1)]
 
 
 @torch.inference_mode()
@@ -72,7 +98,10 @@ def of_ctranslate2(translator, names, length, source, beam):
 def sides(model, options):
     """name -> function of source and beam; and name -> why one is missing."""
     found, missing, length, device = {}, {}, options.length, options.device
-    found["ours, plain"] = partial(ours, deepcopy(model).to(device), length)
+    plain = deepcopy(model).to(device)
+    found["ours, plain"] = partial(ours, plain, length)
+    found["ours, without cache"] = partial(ours, EndlessUncached(plain), length)
+    found["ours, one at a time"] = partial(one_at_a_time, plain, length)
     found["ours, fused"] = partial(ours, fuse(deepcopy(model)).to(device), length)
     quick = fuse(deepcopy(model)).to(device, torch.bfloat16)
     found["ours, fused, bfloat16"] = partial(ours, quick, length)
@@ -126,7 +155,7 @@ def main():
                 missing[side] = " ".join(str(error).split())[:300]
                 searches.pop(side)
         plain = made["ours, plain"]
-        same = {side: sum(a == b for a, b in zip(outputs, plain)) / len(plain) for side, outputs in made.items()}
+        same = {side: sum(a == b for a, b in zip(outputs, plain)) / len(outputs) for side, outputs in made.items()}
         wrong = [side for side, share in same.items() if share < 0.97 and side not in SIXTEEN]
         if wrong:
             raise SystemExit(f"{name}: {', '.join(wrong)} write other tokens than ours; nothing was timed")
@@ -134,7 +163,8 @@ def main():
         against = next(side for side in (*OURS, "ours, plain") if side in searches)
         rows = summary(take_turns(turns, options.rounds, name), against)
         for side, row in rows.items():
-            row |= {"sentences a second": round(len(source) / row["median"], 1), "same as plain": round(same[side], 3)}
+            rate = round(len(made[side]) / row["median"], 1)
+            row |= {"sentences": len(made[side]), "sentences a second": rate, "same as plain": round(same[side], 3)}
             print(f"{name}: {side:24} {row['sentences a second']:8} sentences/s, same {same[side]:.0%}", flush=True)
         scores |= {name: rows, f"{name}, ratios to": against, "missing": missing}
         on_gpu.write(options.out, scores, config=config)
