@@ -57,8 +57,8 @@ class HeadWidth(int):
 class Config:
     """The sizes and choices of a model, in the paper's symbols (Table 3).
 
-    Defaults are the base model's; where the paper is silent, the comment says what is chosen.
-    A copy, by `dataclasses.replace`, states what differs.
+    Defaults are the base model's; where the paper is silent, the comment says what is
+    chosen. A copy, by `dataclasses.replace`, states what differs.
 
     Raises:
         ValueError: if a field makes no model; the message names the field.
@@ -81,7 +81,7 @@ class Config:
     norm: str = "post"  # "post": section 3.1; "pre": the released code from 2017-10 on
     final_norm: bool = False  # a LayerNorm after the last layer, which pre-norm needs
     eps_norm: float = 1e-6  # the paper gives none; this is the released code's
-    bias: bool = False  # of the projections in attention; the formula of section 3.2.2 has none
+    bias: bool = False  # of attention's projections; the formula of section 3.2.2 has none
     output_bias: bool = False  # of the logits; section 3.4 has none, Marian (2018) has one
     activation: str = "relu"  # Eq. 2; also "gelu", "swish"
     positions: str = "sinusoidal"  # section 3.5; "halves": released code; "learned": row E
@@ -103,19 +103,23 @@ class Config:
         for name in ("pad", "bos", "eos", "unk"):
             value = getattr(self, name)
             if not isinstance(value, int) or not 0 <= value < self.vocab:
-                raise ValueError(f"{name} must lie in 0..{self.vocab - 1} (vocab), got {value!r}")
+                most = self.vocab - 1
+                raise ValueError(f"{name} must lie in 0..{most} (vocab), got {value!r}")
         choices = {"norm": NORMS, "activation": ACTIVATIONS, "positions": POSITIONS}
         for name, known in choices.items():
             value = getattr(self, name)
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
         if self.d_model % 2 and self.positions != "learned":
-            raise ValueError(f"d_model must be even for sines and cosines, got {self.d_model}")
+            given = self.d_model
+            raise ValueError(f"d_model must be even for sines and cosines, got {given}")
         for name in ("d_k", "d_v"):
             if isinstance(getattr(self, name), HeadWidth | None):
                 if self.d_model % self.h:
-                    given = f"h={self.h} and d_model={self.d_model}"
-                    raise ValueError(f"h must divide d_model, or give d_k and d_v; got {given}")
+                    raise ValueError(
+                        "h must divide d_model, or give d_k and d_v; "
+                        f"got h={self.h} and d_model={self.d_model}"
+                    )
                 # frozen for everybody else; nobody holds this object yet
                 object.__setattr__(self, name, HeadWidth(self.d_model // self.h))
 
@@ -132,7 +136,8 @@ def sublayers(config, attention):
 
     Args:
         config: the sizes and choices.
-        attention: a function of (Q, K, V, mask) and, if config.P_drop_attention > 0, dropout.
+        attention: a function of (Q, K, V, mask) and, if config.P_drop_attention > 0,
+            dropout.
 
     Returns:
         three functions without arguments, which make an attention, a feed-forward network
@@ -191,7 +196,7 @@ class Encoder(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Masked self-attention, attention to the memory, feed-forward (section 3.1, Figure 1 right).
+    """Masked self-attention, cross-attention, feed-forward (section 3.1, Figure 1 right).
 
     Args:
         config: the sizes and choices.
@@ -207,27 +212,32 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x, memory, causal, mask=None):
         """Map x, (B, T, d_model), to the same shape; memory is (B, S, d_model)."""
-        x = self.add_norm[0](x, lambda x: self.self_attention(x, x, causal))  # (B, T, d_model)
-        x = self.add_norm[1](x, lambda x: self.cross_attention(x, memory, mask))  # (B, T, d_model)
+        x = self.add_norm[0](
+            x, lambda x: self.self_attention(x, x, causal)
+        )  # (B, T, d_model)
+        x = self.add_norm[1](
+            x, lambda x: self.cross_attention(x, memory, mask)
+        )  # (B, T, d_model)
         return self.add_norm[2](x, self.feed_forward)  # (B, T, d_model)
 
     def start(self, memory):
-        """Keys and values before the first step: none of the target's, all of the memory's."""
+        """Keys and values before the first step: none of the target's, all the memory's."""
         past = self.self_attention.keys_values(memory[:, :0])
         # Each step reads them in this order, and would else copy them into it each time.
         return past, [x.contiguous() for x in self.cross_attention.keys_values(memory)]
 
     def step(self, x, past, memory, mask=None):
-        """One position, x (R, 1, d_model), given keys and values so far; returns x, new past."""
-        def look_back(x):  # x as the sub-layer gets it: with the norm first, it is normalised
+        """One position, x (R, 1, d_model), given keys and values so far: x and new past."""
+        def look_back(x):  # x as the sub-layer gets it: normalised, with the norm first
             nonlocal past
             new = self.self_attention.keys_values(x)  # (R, h, 1, d_k), (R, h, 1, d_v)
             past = [torch.cat(both, dim=2) for both in zip(past, new)]
             return self.self_attention.attend(x, *past)  # (R, 1, d_model)
 
-        def look_across(x):  # to one memory, the hypotheses of a sentence are so many queries
+        def look_across(x):  # to one memory, a sentence's hypotheses are so many queries
             queries = x.reshape(memory[0].shape[0], -1, x.shape[-1])  # (B, R / B, d_model)
-            return self.cross_attention.attend(queries, *memory, mask).reshape(x.shape)  # (R, 1, d_model)
+            seen = self.cross_attention.attend(queries, *memory, mask)  # (B, R / B, d_model)
+            return seen.reshape(x.shape)  # (R, 1, d_model)
 
         x = self.add_norm[0](x, look_back)  # (R, 1, d_model)
         x = self.add_norm[1](x, look_across)  # (R, 1, d_model)
@@ -236,7 +246,7 @@ class DecoderLayer(nn.Module):
 
 @dataclass
 class State:
-    """What cached decoding remembers: of each hypothesis its past, of each sentence its memory.
+    """What cached decoding keeps: of each hypothesis its past, of each sentence its memory.
 
     R hypotheses belong to B sentences, R / B to each, those of a sentence side by side.
 
@@ -263,8 +273,10 @@ class State:
         """
         k = len(self.past[0][0]) // len(self.mask)  # hypotheses a sentence
         sentences = rows[::k] // k  # (B',)
-        if rows.device.type == "cpu" and not torch.equal(rows // k, sentences.repeat_interleave(k)):
-            raise ValueError(f"rows must keep the {k} hypotheses of a sentence together, got {rows.tolist()}")
+        together = sentences.repeat_interleave(k)  # (R',)
+        if rows.device.type == "cpu" and not torch.equal(rows // k, together):
+            wanted = f"keep the {k} hypotheses of a sentence together"
+            raise ValueError(f"rows must {wanted}, got {rows.tolist()}")
         past = [[x.index_select(0, rows) for x in layer] for layer in self.past]
         memory, mask = self.memory, self.mask
         if len(sentences) < len(mask) or sentences.diff().ne(1).any():
@@ -309,7 +321,7 @@ class Decoder(nn.Module):
 
 
 class OutputBias(nn.Module):
-    """A number for each token, added to its logit (not in section 3.4; Marian's models have it).
+    """A number for each token, added to its logit (not in section 3.4; Marian's have it).
 
     Args:
         vocab: number of tokens.
@@ -325,17 +337,19 @@ class OutputBias(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The model of Figure 1: source and target identifiers in, logits of the next target token out.
+    """The model of Figure 1: source and target identifiers in, next tokens' logits out.
 
     Args:
         config: the sizes and choices.
-        attention: a function of (Q, K, V, mask) and, if config.P_drop_attention > 0, dropout.
+        attention: a function of (Q, K, V, mask) and, if config.P_drop_attention > 0,
+            dropout.
     """
 
     def __init__(self, config, attention=scaled_dot_product_attention):
         super().__init__()
         self.config = config
-        self.target_embedding = self.source_embedding = Embedding(config.vocab, config.d_model)
+        self.target_embedding = Embedding(config.vocab, config.d_model)
+        self.source_embedding = self.target_embedding
         if config.source_vocab is not None:
             self.source_embedding = Embedding(config.source_vocab, config.d_model)
         self.positions = POSITIONS[config.positions](config)
@@ -345,7 +359,7 @@ class Transformer(nn.Module):
         initialise(self)
 
     def embed(self, embedding, ids, first=0):
-        """Embed ids, (B, T), standing from position first on; dropout on the sum (section 5.4)."""
+        """Embed ids, (B, T), from position first on; dropout on the sum (section 5.4)."""
         x = embedding(ids)  # (B, T, d_model)
         positions = torch.arange(first, first + ids.shape[1], device=ids.device)  # (T,)
         return self.dropout(x + self.positions(positions).to(x.dtype))  # (B, T, d_model)
@@ -372,7 +386,7 @@ class Transformer(nn.Module):
         return self.output_bias(self.target_embedding.logits(x))  # (B, T, vocab)
 
     def forward(self, source, target):
-        """Logits (B, T, vocab) for source (B, S) and target (B, T); every mask is made inside."""
+        """Logits (B, T, vocab) for source (B, S), target (B, T); masks are made inside."""
         return self.decode(target, self.encode(source), source)  # (B, T, vocab)
 
     def start(self, source):
@@ -380,7 +394,7 @@ class Transformer(nn.Module):
         return self.decoder.start(self.encode(source), padding_mask(source, self.config.pad))
 
     def step(self, ids, state):
-        """Logits (R, vocab) for the token after ids, (R,), and a new state; the old stays valid."""
+        """Logits (R, vocab) of what follows ids, (R,), and a new state; the old is kept."""
         t = state.past[0][0].shape[2]  # as many keys as there were positions before
         x = self.embed(self.target_embedding, ids[:, None], first=t)  # (R, 1, d_model)
         x, state = self.decoder.step(x, state)
@@ -400,9 +414,11 @@ def check_ids(**named):
     for name, ids in named.items():
         if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.long, torch.int):
             given = getattr(ids, "dtype", type(ids).__name__)
-            raise TypeError(f"{name} must be a tensor of identifiers (torch.long), got {given}")
+            wanted = "a tensor of identifiers (torch.long)"
+            raise TypeError(f"{name} must be {wanted}, got {given}")
         if ids.dim() != 2 or 0 in ids.shape:
-            raise ValueError(f"{name} must be (sentences, positions), got {tuple(ids.shape)}")
+            given = tuple(ids.shape)
+            raise ValueError(f"{name} must be (sentences, positions), got {given}")
     rows = {name: len(ids) for name, ids in named.items()}
     if len(set(rows.values())) > 1:
         raise ValueError(f"target and source must have as many rows each, got {rows}")
