@@ -12,7 +12,7 @@ __all__ = ["look_up", "Embedding", "angles", "positional_encoding", "LearnedPosi
 
 
 def look_up(weight, rows, name):
-    """Take rows of a matrix: its product with one-hot vectors, without the product (section 3.4).
+    """Take rows of a matrix, as its product with one-hot vectors would (section 3.4).
 
     Args:
         weight: (n, d_model).
@@ -59,7 +59,7 @@ class Embedding(nn.Module):
         return x * math.sqrt(self.weight.shape[-1])
 
     def logits(self, x):
-        """The pre-softmax projection with the same matrix: (B, T, d_model) to (B, T, vocab)."""
+        """The pre-softmax projection, same matrix: (B, T, d_model) to (B, T, vocab)."""
         return x @ self.weight.T  # (B, T, vocab)
 
 
@@ -92,10 +92,13 @@ def positional_encoding(positions, d_model):
         ValueError: d_model is odd.
     """
     if d_model % 2:
-        raise ValueError(f"d_model must be even (sines and cosines come in pairs), not {d_model}")
+        raise ValueError(
+            f"d_model must be even (sines and cosines come in pairs), not {d_model}"
+        )
     pairs = torch.arange(0, d_model, 2, device=positions.device)  # (d_model/2,)
     turn = angles(positions, pairs.double() / d_model)  # (..., d_model/2)
-    return torch.stack([turn.sin(), turn.cos()], dim=-1).flatten(-2).float()  # (..., d_model)
+    both = torch.stack([turn.sin(), turn.cos()], dim=-1)  # (..., d_model/2, 2)
+    return both.flatten(-2).float()  # (..., d_model)
 
 
 class LearnedPositions(nn.Module):
@@ -108,7 +111,7 @@ class LearnedPositions(nn.Module):
 
     def __init__(self, max_positions, d_model):
         super().__init__()
-        # The mean square of a sinusoid, so that words and positions are as loud as with sinusoids.
+        # The mean square of a sinusoid: words and positions are as loud as with sinusoids.
         self.weight = nn.Parameter(torch.randn(max_positions, d_model) / math.sqrt(2))
 
     def forward(self, positions):
@@ -122,12 +125,14 @@ class LearnedPositions(nn.Module):
 
 
 def halves_encoding(positions, d_model):
-    """All sines, then all cosines, exponents from 0 to 1 inclusive (released code, all versions).
+    """All sines, then all cosines, exponents from 0 to 1 inclusive (all released code).
 
     Args, returns and raises as `positional_encoding`.
     """
     if d_model % 2:
-        raise ValueError(f"d_model must be even (sines and cosines come in pairs), not {d_model}")
+        raise ValueError(
+            f"d_model must be even (sines and cosines come in pairs), not {d_model}"
+        )
     pairs = torch.arange(d_model // 2, device=positions.device)  # (d_model/2,)
     last = max(d_model // 2 - 1, 1)
     turn = angles(positions, pairs.double() / last)  # (..., d_model/2)
