@@ -52,7 +52,7 @@ class Recurrent(nn.Module):
         return torch.stack(states, 1)  # (B, n, d)
 
     def rounds(self, x, count):
-        """Step all positions at once, each from its left neighbour's state of the round before.
+        """Step all positions at once, each from its left neighbour's state a round before.
 
         Args:
             x: (B, n, d).
@@ -71,13 +71,13 @@ class Recurrent(nn.Module):
 
 
 class Convolution(nn.Module):
-    """Mix each position with its neighbours, by a matrix for each of k places (section 4, Table 1).
+    """Mix each position with its neighbours, by a matrix for each of k places (Table 1).
 
     Args:
         d: width of what comes in and goes out.
         k: positions that one output reads, odd; beyond the ends of the sentence they are 0.
         dilation: the distance between two of them.
-        groups: parts of the features that stay apart; d of them make the convolution depthwise.
+        groups: parts of the features that stay apart; d of them make it depthwise.
 
     Raises:
         ValueError: k is not odd and at least 1, or dilation is less than 1.
@@ -235,7 +235,7 @@ def table_layers(d, k=3, r=3):
 
     Args:
         d: width of each vector.
-        k: positions that a convolution reads, odd; it is also the dilation of the dilated one.
+        k: positions that a convolution reads, odd; also the dilation of the dilated one.
         r: positions that a restricted query looks at, odd.
 
     Returns:
@@ -326,7 +326,7 @@ def exponent(sizes, values):
         p, a number.
 
     Raises:
-        ValueError: too few sizes, another number of values, or numbers that have no logarithm.
+        ValueError: too few sizes, another number of values, or numbers without a logarithm.
     """
     if len(set(sizes)) < 2 or len(sizes) != len(values):
         found = f"{len(sizes)} sizes and {len(values)} values"
@@ -340,7 +340,7 @@ def exponent(sizes, values):
 
 
 def reach(f, n, d):
-    """Which outputs depend on which inputs, by their gradients (section 4, Table 1, last column).
+    """Which outputs depend on which inputs, by their gradients (Table 1, last column).
 
     Args:
         f: a function from (B, n, d) to the same shape, in double precision.
@@ -358,14 +358,14 @@ def reach(f, n, d):
 
 
 def path_length(stack, n, d, pairs=None):
-    """How many layers it takes until every output depends on every input (section 4, Table 1).
+    """How many layers it takes until every output depends on every input (Table 1).
 
     Args:
         stack: depth -> a function of that many layers, from (B, n, d) to the same shape,
             in double precision.
         n: words of the sentence.
         d: width of each vector.
-        pairs: boolean, (n, n): which pairs must be connected, output by input; by default all.
+        pairs: boolean, (n, n): which pairs must be connected, output by input; default all.
 
     Returns:
         the smallest depth.
