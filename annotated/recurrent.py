@@ -164,8 +164,7 @@ class RecurrentSeq2Seq(nn.Module):
         self.dropout = nn.Dropout(config.P_drop)
 
     def forward(self, source, target):
-        """Source (B, S) and target (B, T) give
-        logits (B, T, vocab) for what follows each word."""
+        """Logits (B, T, vocab) of what follows each token of target (B, T)."""
         return self.decode(target, self.encode(source), source)
 
     def encode(self, source):
@@ -188,8 +187,7 @@ class RecurrentSeq2Seq(nn.Module):
         return self.prepare(self.encode(source), source)
 
     def step(self, ids, state):
-        """The tokens just written (B,) and a state give
-        logits (B, vocab) and a new state."""
+        """Logits (B, vocab) of what follows ids, (B,), and a new state."""
         logits, state = self.advance(ids[:, None], state)
         return logits[:, 0], state
 

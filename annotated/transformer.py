@@ -212,12 +212,8 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x, memory, causal, mask=None):
         """Map x, (B, T, d_model), to the same shape; memory is (B, S, d_model)."""
-        x = self.add_norm[0](
-            x, lambda x: self.self_attention(x, x, causal)
-        )  # (B, T, d_model)
-        x = self.add_norm[1](
-            x, lambda x: self.cross_attention(x, memory, mask)
-        )  # (B, T, d_model)
+        x = self.add_norm[0](x, lambda x: self.self_attention(x, x, causal))
+        x = self.add_norm[1](x, lambda x: self.cross_attention(x, memory, mask))
         return self.add_norm[2](x, self.feed_forward)  # (B, T, d_model)
 
     def start(self, memory):
