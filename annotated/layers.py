@@ -69,7 +69,7 @@ class AddNorm(nn.Module):
 
 
 class PreNorm(AddNorm):
-    """x + Dropout(Sublayer(LayerNorm(x))): the released code's order from 2017-10 on."""
+    """x + Dropout(Sublayer(LayerNorm(x))): the order of later released code."""
 
     def forward(self, x, sublayer):
         """Wrap sublayer, a function from (B, T, d_model) to the same shape, around x."""

@@ -78,7 +78,7 @@ class Config:
     bos: int = 1
     eos: int = 2
     unk: int = 3
-    norm: str = "post"  # "post": section 3.1; "pre": the released code from 2017-10 on
+    norm: str = "post"  # "post": section 3.1; "pre": later released code
     final_norm: bool = False  # a LayerNorm after the last layer, which pre-norm needs
     eps_norm: float = 1e-6  # the paper gives none; this is the released code's
     bias: bool = False  # of attention's projections; the formula of section 3.2.2 has none
