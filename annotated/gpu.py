@@ -598,7 +598,7 @@ class Room:
 
 def make_room(model, B, k, L, S):
     """An empty `Room` for B sentences, k hypotheses each, on the model's device."""
-    c, weight = model.config, model.target_embedding.weight.detach()
+    c, weight = model.config, next(model.parameters()).detach()
     ids, t = (torch.zeros(n, dtype=torch.long, device=weight.device) for n in (B * k, 1))
     past = [weight.new_zeros(c.N, B * k, c.h, L, width) for width in (c.d_k, c.d_v)]
     memory = [weight.new_zeros(c.N, B, c.h, S, width) for width in (c.d_k, c.d_v)]

@@ -21,8 +21,8 @@ from shapes import checked, unseen
 
 from annotated import cli, gpu
 from annotated.attention import additive_attention, scaled_dot_product_attention
-from annotated.data import Batches, grammar_corpus, make_batch
-from annotated.decoding import beam_search, greedy, hypotheses
+from annotated.data import Batches, Words, grammar_corpus, make_batch
+from annotated.decoding import Translator, beam_search, greedy, hypotheses
 from annotated.layers import LayerNorm
 from annotated.masks import causal_mask
 from annotated.multihead import AttentionDropout
@@ -411,6 +411,13 @@ def test_a_state_of_a_room_is_used_once_and_keeps_sentences_together():
     steps.start(sources(3, 5, 2))
     with pytest.raises(ValueError, match="used before"):
         steps.step(ids, newer)
+
+
+def test_a_translator_takes_recorded_steps():
+    words = Words([f"w{n}" for n in range(19)])
+    model, lines = ends_seldom(vocab=len(words)), ["w3 w4", "w7", "", "w1 w2 w3 w4 w5 w6"]
+    wanted = Translator(model, words).translate(lines)
+    assert any(wanted) and Translator(gpu.RecordedSteps(model, least=2), words).translate(lines) == wanted
 
 
 def test_a_compiled_step_serves_all_layers():
