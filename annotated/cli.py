@@ -248,7 +248,8 @@ def fingerprint(paths):
 
 def job_of(options):
     """What must be the same for a stopped translation to go on; input is None for a pipe."""
-    folder = Path(options.model)  # or a name on the Hugging Face hub, which stands for itself
+    # A folder, or a name on the Hugging Face hub, which stands for itself.
+    folder = Path(options.model)
     files = sorted(path for path in folder.glob("*") if path.is_file())
     model = fingerprint(files) if files else str(folder)
     prints = {"model": model, "input": fingerprint([options.input or ""])}
@@ -481,7 +482,8 @@ def read_corpus(options):
         raise ValueError("give both --valid-source and --valid-target, or neither")
     for path in filter(None, files):
         if path.exists() and not path.is_file():
-            raise ValueError(f"{path} is no regular file, but training text is read repeatedly")
+            what = f"{path} is no regular file"
+            raise ValueError(f"{what}, but training text is read repeatedly")
     return load_corpus(options.corpus) if options.corpus else corpus_of_files(options)
 
 
@@ -929,7 +931,8 @@ def add_speed(parser):
     add_machine(parser)
     add = parser.add_argument
     add("--fast", action="store_true",
-        help="train as chapter 14 does: fused attention, a loss in pieces, batches made ahead")
+        help="train as chapter 14 does: "
+        "fused attention, a loss in pieces, batches made ahead")
     add("--precision", choices=("float32", "tf32", "bfloat16"),
         help="of matrix products; implies --fast, whose default is bfloat16 on a GPU")
     add("--compile", action="store_true", help="compile the layers; implies --fast")
