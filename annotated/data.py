@@ -142,7 +142,8 @@ def split_words(text):
         text: a string.
 
     Returns:
-        list of strings; `join_words` undoes it where words are parted by single spaces.
+        list of strings; `join_words` undoes it where single spaces part the words and marks
+            stand only behind them.
     """
     return re.findall(r"[^\s.,?!]+|[.,?!]", text)
 
