@@ -30,7 +30,7 @@ from kernel import WEAVING, profile
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-LIMIT = 300_000  # bytes of a notebook
+LIMIT = 350_000  # bytes of a notebook
 TIMEOUT = 600  # seconds for a cell: a kernel that hangs, not the 60 s a notebook may take
 KEPT = ("module", "paper", "lit")
 SOURCES = {".md", ".json", ".jsonl", ".mplstyle", ".bib", ".txt", ".csv", ".yml"}
