@@ -599,11 +599,11 @@ class Room:
 def make_room(model, B, k, L, S):
     """An empty `Room` for B sentences, k hypotheses each, on the model's device."""
     c, weight = model.config, next(model.parameters()).detach()
-    ids, t = (torch.zeros(n, dtype=torch.long, device=weight.device) for n in (B * k, 1))
+    whole = partial(torch.zeros, dtype=torch.long, device=weight.device)
     past = [weight.new_zeros(c.N, B * k, c.h, L, width) for width in (c.d_k, c.d_v)]
     memory = [weight.new_zeros(c.N, B, c.h, S, width) for width in (c.d_k, c.d_v)]
     mask = torch.zeros(B, 1, 1, S, dtype=torch.bool, device=weight.device)
-    return Room(ids, t, past, memory, mask)
+    return Room(whole(B * k), whole(1), past, memory, mask)
 
 
 def layer_in_room(layer, x, past, memory, t, masks):
