@@ -595,6 +595,11 @@ class Room:
     graph: object = None
     logits: torch.Tensor = None
 
+    def empty(self):
+        """Forget what an earlier search left."""
+        for place in (*self.past, *self.memory, self.mask):
+            place.zero_()
+
 
 def make_room(model, B, k, L, S):
     """An empty `Room` for B sentences, k hypotheses each, on the model's device."""
@@ -654,23 +659,27 @@ class RoomState:
 
     Args:
         steps: where rooms come from.
-        room: the one in use; its first rows are.
-        k: hypotheses a sentence.
+        room: the one in use.
+        rows: hypotheses, the first of the room.
+        k: of these for each sentence.
         t: positions so far.
     """
 
     steps: nn.Module
     room: Room
+    rows: int
     k: int = 1
     t: int = 0
 
     def __post_init__(self):
         self.room.owner = self
 
-    def check(self):
-        """Refuse to go on in a room that another state uses by now."""
+    def check(self, ids=None):
+        """Refuse to go on in a room that another state uses by now, and another number of ids."""
         if self.room.owner is not self:
             raise ValueError("this state was used before: keep the newer one, or start again")
+        if ids is not None and ids.shape != (self.rows,):
+            raise ValueError(f"ids must be ({self.rows},), not {tuple(ids.shape)}")
 
     def select(self, rows):
         """Go on with hypotheses rows, (R',), as many a sentence as before, side by side."""
@@ -678,9 +687,10 @@ class RoomState:
 
     def repeat(self, k):
         """k hypotheses in the place of each one."""
-        rows = torch.arange(len(self.room.ids), device=self.room.ids.device)  # (R,)
+        rows = torch.arange(self.rows, device=self.room.ids.device)  # (R,)
         return self.move(rows.repeat_interleave(k), self.k * k, self.room.past[0].shape[-2])
 
+    @torch.inference_mode()
     def move(self, rows, k, L):
         """Hypotheses rows, (R',), k a sentence, go on in a room of L positions that fits them."""
         self.check()
@@ -689,20 +699,25 @@ class RoomState:
         if rows.device.type == "cpu" and not torch.equal(rows // self.k, together):
             wanted = f"keep the {k} hypotheses of a sentence together"
             raise ValueError(f"rows must {wanted}, got {rows.tolist()}")
-        new = self.steps.room_for(len(sentences), k, L, old.mask.shape[-1])
+        new = old  # if none goes on, no room is needed
+        if len(rows):
+            new = self.steps.room_for(len(sentences), k, L, old.mask.shape[-1])
+        if new is not old:
+            new.empty()
         for x, place in zip(old.past, new.past):
             place[:, : len(rows), :, : self.t] = x[..., : self.t, :].index_select(1, rows)
         for x, place in zip(old.memory, new.memory):
             place[:, : len(sentences)] = x.index_select(1, sentences)
         new.mask[: len(sentences)] = old.mask.index_select(0, sentences)
         old.owner = None
-        return RoomState(self.steps, new, k, self.t)
+        return RoomState(self.steps, new, len(rows), k, self.t)
 
 
 class RecordedSteps(nn.Module):
     """A Transformer whose steps of decoding have few shapes and are replayed on a GPU.
 
-    It writes what the model writes. Searches share its rooms: one at a time.
+    It writes what the model writes. Searches share its rooms: one at a time. Choose device and
+    precision before, use no autocast; weights may be written to later, but not replaced.
 
     Args:
         model: a Transformer, fused or not, of any precision.
@@ -715,11 +730,12 @@ class RecordedSteps(nn.Module):
         self.model, self.config = model, model.config
         self.compute, self.least = compute, least
         self.rooms, self.pool = {}, None
+        self.train(model.training)  # a new module would say that it trains
 
     def room_for(self, B, k, L, S):
         """The room of these sizes, rounded up."""
-        L, S = max(L, self.least), max(S, self.least)
-        B, L, S = (1 << (n - 1).bit_length() for n in (B, L, S))
+        least = (B, 1), (L, self.least), (S, self.least)
+        B, L, S = (1 << (max(pair) - 1).bit_length() for pair in least)
         if (B, k, L, S) not in self.rooms:
             self.rooms[B, k, L, S] = make_room(self.model, B, k, L, S)
         return self.rooms[B, k, L, S]
@@ -729,16 +745,16 @@ class RecordedSteps(nn.Module):
         """The state before the first step, a hypothesis a sentence of source, (B, S)."""
         begun, (B, S) = self.model.start(source), source.shape
         room = self.room_for(B, 1, 1, S)
+        room.empty()
         for place, layers in zip(room.memory, zip(*begun.memory)):
             place[:, :B, :, :S] = torch.stack(layers)
-        room.mask.zero_()
         room.mask[:B, ..., :S] = begun.mask
-        return RoomState(self, room)
+        return RoomState(self, room, B)
 
     @torch.inference_mode()
     def step(self, ids, state):
         """Logits (R, vocab) for the token after ids, (R,), and a new state; the old is used up."""
-        state.check()
+        state.check(ids)
         L = state.room.past[0].shape[-2]
         if state.t == L:
             state = state.move(torch.arange(len(ids), device=ids.device), state.k, 2 * L)
@@ -746,7 +762,7 @@ class RecordedSteps(nn.Module):
         room.ids[: len(ids)] = ids
         room.t.fill_(state.t)
         logits = self.replay(room)[: len(ids)].clone()  # (R, vocab)
-        return logits, RoomState(self, room, state.k, state.t + 1)
+        return logits, RoomState(self, room, len(ids), state.k, state.t + 1)
 
     def replay(self, room):
         """The step of a room, recorded where it can be."""

@@ -325,12 +325,8 @@ def test_an_error_in_a_batch_arrives_in_its_place():
 # ---- decoding in rooms
 
 
-def ends_seldom(**changes):
-    "A model whose outputs have many lengths: eos is made about as likely as a word or two."
-    model = model_of(**changes).eval()
-    with torch.no_grad():
-        model.target_embedding.weight[2] *= 0.5
-    return model
+def searched(**changes):
+    return model_of(**changes).eval()
 
 
 def sources(*lengths, seed=0):
@@ -350,27 +346,44 @@ CHOICES = [
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_search_in_rooms_writes_the_same(choice, fused):
-    model = ends_seldom(**choice)
+    model = searched(**choice)
     steps = gpu.RecordedSteps(gpu.fuse(deepcopy(model)) if fused else model, least=2)
-    source = sources(3, 7, 1, 5, 7)
-    assert greedy(steps, source, max_len=13) == greedy(model, source, max_len=13)
+    source = sources(3, 7, 1, 5, 7)  # so that sentences reach their limits one after the other
+    wanted = greedy(model, source)
+    assert greedy(steps, source) == wanted and len({len(ids) for ids in wanted}) > 2
     for k in (1, 3):
-        found, wanted = (hypotheses(m, source, k, max_len=13) for m in (steps, model))
+        found, wanted = (hypotheses(m, source, k) for m in (steps, model))
         assert [[ids for ids, _ in row] for row in found] == [[ids for ids, _ in row] for row in wanted]
         close(torch.tensor([row[0][1] for row in found]), torch.tensor([row[0][1] for row in wanted]))
-    sizes = {(B, L) for B, k, L, S in steps.rooms}
-    assert len({L for _, L in sizes}) > 2, "no room was outgrown"
+    assert {B for B, k, L, S in steps.rooms if k == 3} == {8, 4, 2} and {L for B, k, L, S in steps.rooms} == {2, 4, 8, 16, 32, 64}
 
 
-def test_rooms_shrink_with_the_batch_and_are_used_again():
-    model, source = ends_seldom(), sources(3, 7, 2, 5, 7)
-    steps, wanted = gpu.RecordedSteps(model, least=2), greedy(model, source)
-    assert len({len(ids) for ids in wanted}) > 2 and greedy(steps, source) == wanted
-    before = dict(steps.rooms)
-    assert len({B for B, *_ in before}) > 1
-    other = sources(6, 4, 1, 2, seed=1)  # what the first search left behind must not be seen
-    assert greedy(steps, other) == greedy(model, other) and greedy(steps, source) == wanted
-    assert all(steps.rooms[size] is room for size, room in before.items())
+def test_rooms_are_used_again_and_what_was_left_there_is_not_seen():
+    model, draw = searched(), torch.Generator().manual_seed(3)
+    steps, long, short = gpu.RecordedSteps(model, least=8), sources(8, 7, 2, 5), sources(3, 4, 1, seed=1)
+    for broken in (False, True):
+        greedy(steps, long)
+        before = dict(steps.rooms)
+        if broken:  # as a search that diverged leaves them
+            for room in before.values():
+                with torch.inference_mode():
+                    for place in (*room.past, *room.memory):
+                        place.fill_(float("nan"))
+        state, plain = steps.start(short).repeat(2), model.start(short).repeat(2)
+        for _ in range(10):
+            ids = torch.randint(4, 23, (6,), generator=draw)
+            logits, state = steps.step(ids, state)
+            expected, plain = model.step(ids, plain)
+            close(logits, expected)
+        assert greedy(steps, long) == greedy(model, long)
+        assert all(steps.rooms[size] is room for size, room in before.items())
+
+
+def test_recorded_steps_leave_the_model_as_it_is():
+    model = model_of().eval()
+    greedy(gpu.RecordedSteps(model), sources(3, 5), max_len=3)
+    assert not model.training
+    assert gpu.RecordedSteps(model_of()).training
 
 
 def test_rooms_are_powers_of_two():
@@ -381,14 +394,13 @@ def test_rooms_are_powers_of_two():
 
 
 def test_hypotheses_move_in_any_order():
-    model, source = ends_seldom().eval(), sources(3, 7, 2, 5, 7)
+    model, source = searched(), sources(3, 7, 2, 5, 7)
     steps, draw = gpu.RecordedSteps(model, least=2), torch.Generator().manual_seed(3)
     state, plain = steps.start(source).repeat(3), model.start(source).repeat(3)
     ids = torch.ones(15, dtype=torch.long)
     for kept in ([4, 0, 3, 1, 2], [2, 0, 1], [1, 1], [0]):
-        with torch.inference_mode():
-            logits, state = steps.step(ids, state)
-            expected, plain = model.step(ids, plain)
+        logits, state = steps.step(ids, state)
+        expected, plain = model.step(ids, plain)
         close(logits, expected)
         rows = torch.tensor([3 * b + i for b in kept for i in torch.randint(3, (3,), generator=draw).tolist()])
         state, plain = state.select(rows), plain.select(rows)
@@ -403,7 +415,11 @@ def test_a_state_of_a_room_is_used_once_and_keeps_sentences_together():
         with pytest.raises(ValueError, match="used before"):
             again()
     kept = logits.clone()
+    with pytest.raises(ValueError, match=r"ids must be \(3,\), not \(2,\)"):
+        steps.step(ids[:2], newer)
     wide = newer.repeat(2)
+    with pytest.raises(ValueError, match="used before"):
+        steps.step(ids, newer)  # it has moved
     with pytest.raises(ValueError, match="the 2 hypotheses of a sentence together, got .0, 2, 1, 3."):
         wide.select(torch.tensor([0, 2, 1, 3]))
     steps.step(ids.repeat_interleave(2), wide)
@@ -415,7 +431,7 @@ def test_a_state_of_a_room_is_used_once_and_keeps_sentences_together():
 
 def test_a_translator_takes_recorded_steps():
     words = Words([f"w{n}" for n in range(19)])
-    model, lines = ends_seldom(vocab=len(words)), ["w3 w4", "w7", "", "w1 w2 w3 w4 w5 w6"]
+    model, lines = searched(vocab=len(words)), ["w3 w4", "w7", "", "w1 w2 w3 w4 w5 w6"]
     wanted = Translator(model, words).translate(lines)
     assert any(wanted) and Translator(gpu.RecordedSteps(model, least=2), words).translate(lines) == wanted
 
@@ -428,7 +444,7 @@ def test_a_compiled_step_serves_all_layers():
         programs.append(graph)
         return graph.forward
 
-    model, source = ends_seldom(N=3), sources(3, 7, 2)
+    model, source = searched(N=3), sources(3, 7, 2)
     steps = gpu.RecordedSteps(model, torch.compile(gpu.layer_in_room, dynamic=True, backend=count))
     assert beam_search(steps, source, 2) == beam_search(model, source, 2)
     assert len(programs) <= len(steps.rooms) < 3 * model.config.N
@@ -794,19 +810,22 @@ def test_on_a_gpu_every_form_gives_the_gradients_of_the_plain_one(kind, compile_
 def test_on_a_gpu_recorded_steps_are_the_steps(dtype, compile_):
     model = gpu.fuse(model_of(N=3)).eval().to("cuda", dtype)
     compute = torch.compile(gpu.layer_in_room, dynamic=True) if compile_ else gpu.layer_in_room
-    steps, free = gpu.RecordedSteps(model, compute, least=4), gpu.RecordedSteps(model, least=4)
-    free.replay = lambda room: gpu.step_in_room(model, room)
-    source = sources(3, 7, 2, 5, 7).cuda()
-    states = [maker.start(source).repeat(2) for maker in (steps, free)]
-    ids, rows = torch.ones(10, dtype=torch.long, device="cuda"), torch.arange(10, device="cuda")
-    for _ in range(11):
-        logits = []
-        for n, maker in enumerate((steps, free)):
-            made, states[n] = maker.step(ids, states[n])
-            logits.append(made.float())
-            states[n] = states[n].select(rows)
-        torch.testing.assert_close(*logits, atol=0.1 if dtype is torch.bfloat16 else 1e-3, rtol=1e-2)
-        ids = logits[1].argmax(-1)
-    assert all(room.graph is not None for size, room in steps.rooms.items() if size[1] == 2)
+    steps, draw = gpu.RecordedSteps(model, compute, least=4), torch.Generator().manual_seed(3)
+    near = {"atol": 0.1 if dtype is torch.bfloat16 else 1e-3, "rtol": 1e-2}
+    for lengths in ((3, 7, 2, 5, 7), (4, 1, 3), (3, 7, 2, 5, 7)):  # the third time every recording is there
+        source, kept = sources(*lengths).cuda(), list(range(len(lengths)))
+        state, plain = steps.start(source).repeat(2), model.start(source).repeat(2)
+        for t in range(11):  # rooms grow, and in the middle sentences leave in another order
+            ids = torch.randint(4, 23, (2 * len(kept),), generator=draw).cuda()
+            with torch.inference_mode():
+                logits, state = steps.step(ids, state)
+                expected, plain = model.step(ids, plain)
+            torch.testing.assert_close(logits.float(), expected.float(), **near)
+            kept = kept[::-1][: 2 if t == 5 else None]
+            order = torch.arange(len(plain.mask)).flip(0)[: len(kept)]
+            rows = (2 * order[:, None] + torch.tensor([1, 0])).flatten().cuda()
+            state, plain = state.select(rows), plain.select(rows)
+    assert any(room.graph for room in steps.rooms.values())
     if dtype is torch.float32 and not compile_:
+        source = sources(3, 7, 2, 5, 7).cuda()
         assert greedy(steps, source, max_len=20) == greedy(model, source, max_len=20)

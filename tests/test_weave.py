@@ -214,9 +214,9 @@ def test_progress_bars_are_not_kept(book):
 
 
 def test_a_heavy_notebook_is_refused(book, monkeypatch):
-    output = dict(nbformat.v4.new_output("stream", name="stdout", text="x" * 300_001))
+    output = dict(nbformat.v4.new_output("stream", name="stdout", text="x" * (weave.LIMIT + 1)))
     monkeypatch.setattr(weave, "run", lambda *_: [[output]])
-    with pytest.raises(Refused, match="300,000 are allowed"):
+    with pytest.raises(Refused, match=f"{weave.LIMIT:,} are allowed"):
         weave.weave(book("02-x.md", cell("x = 1")), book.root)
 
 
