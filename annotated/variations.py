@@ -155,8 +155,8 @@ SCORES = {
 }
 
 PRE_NORM = {
-    f"pre-norm {name}": Variation(TABLE_3[name].changes | {"norm": "pre", "final_norm": True})
-    for name in ("base", "C N=2", "C N=8")
+    f"pre-norm {row}": Variation(TABLE_3[row].changes | {"norm": "pre", "final_norm": True})
+    for row in ("base", "C N=2", "C N=8")
 }
 
 PRESETS = {
