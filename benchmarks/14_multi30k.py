@@ -118,8 +118,10 @@ def one_seed(protocol, seed, options):
     def evaluate(model):
         return {"validation_loss": round(cross_entropy(model, check), 4)}
 
+    prepared = time.monotonic() - began
     train(model, recipe, batches, work, evaluate, partial(Run, update=update))
-    trained = time.monotonic() - began
+    ended, log = time.monotonic(), (work / "log.jsonl").read_text().rstrip()
+    trained = json.loads(log.splitlines()[-1])["seconds"]  # of all sittings, where it was stopped and went on
     how = SCORING[protocol]
     chosen = choose(model, vocabulary, work, validation, options, how)
     test = corpus.test[: options.pairs]
@@ -127,12 +129,11 @@ def one_seed(protocol, seed, options):
     score, signature = bleu(outputs, [target for _, target in test], **how)
     scores = {
         "bleu": round(score, 2), "signature": signature, "corpus": CORPUS[protocol], "sentences": len(test),
-        "beam": options.beam, **chosen, "seconds of training": round(trained, 1),
-        "seconds in all": round(time.monotonic() - began, 1),
+        "beam": options.beam, **chosen, "seconds of training": trained,
+        "seconds in all": round(prepared + trained + time.monotonic() - ended, 1),
     }
     data = {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance}
     run = provenance(config=config, recipe=recipe, data=data)
-    log = (work / "log.jsonl").read_text().rstrip()
     for file, content in (("run.json", json.dumps(run, indent=1)), ("log.jsonl", log),
                           ("outputs.txt", "\n".join(outputs)), ("scores.json", json.dumps(scores, indent=1))):
         with replacing(folder / file) as fresh:
