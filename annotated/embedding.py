@@ -6,6 +6,7 @@ Generated from book/06-embedding.md by tools/tangle.py: edit the chapter, not th
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 __all__ = ["look_up", "Embedding", "angles", "positional_encoding", "LearnedPositions", "halves_encoding"]
@@ -32,7 +33,7 @@ def look_up(weight, rows, name):
     if rows.device.type == "cpu" and rows.numel() and not 0 <= rows.min() <= rows.max() < n:
         found = f"{rows.min().item()}..{rows.max().item()}"
         raise ValueError(f"{name} must lie in 0..{n - 1}, not {found}")
-    return weight[rows]  # (..., d_model)
+    return F.embedding(rows, weight)  # (..., d_model)
 
 
 class Embedding(nn.Module):

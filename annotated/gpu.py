@@ -127,12 +127,12 @@ def ceilings(device, n=8192, seconds=1.0):
         seconds: of each measurement.
 
     Returns:
-        dict: operations a second "float32", "tf32", "bfloat16" (a CPU: the first only), and
-        "copy", bytes a second, read and written both counted.
+        dict: operations a second "float32", "tf32" (a GPU) and "bfloat16", and bytes a second
+        "copy", read and written both counted.
     """
     rates, before = {}, torch.get_float32_matmul_precision()
     a, b = torch.randn(n, n, device=device), torch.empty(n, n, device=device)
-    names = ("float32", "tf32", "bfloat16") if a.is_cuda else ("float32",)
+    names = ("float32", "tf32", "bfloat16") if a.is_cuda else ("float32", "bfloat16")
     for name in names:
         torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
         x = a.bfloat16() if name == "bfloat16" else a
@@ -247,9 +247,12 @@ def use_attention(module, attention):
 def fuse(model):
     """Give a Transformer fused attention and norms, in place; its weights keep their names.
 
+    Attention by cuDNN is turned off for the whole process: it makes a plan for every new shape.
+
     Returns:
         the model.
     """
+    torch.backends.cuda.enable_cudnn_sdp(False)
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if type(child) is LayerNorm:
@@ -375,10 +378,15 @@ class Objective(nn.Module):
     Args:
         model: a Transformer.
         rows, compute: as in `Pieces`.
+
+    Raises:
+        ValueError: the model has an output_bias, which the paper's has not.
     """
 
     def __init__(self, model, rows=4096, compute=loss_piece):
         super().__init__()
+        if model.config.output_bias:
+            raise ValueError("the loss in pieces has no place for output_bias: train with `update`")
         self.model = model
         self.pieces = Pieces(model.config.eps_ls, model.config.pad, rows, compute)
 
@@ -529,7 +537,9 @@ class Recorded(Passes):
         """Record the passes; the gradients of making them are taken back."""
         weights = list(self.objective.parameters())
         before = [None if w.grad is None else w.grad.clone() for w in weights]
+        drawn = torch.cuda.get_rng_state()
         graph, loss = recording(partial(super().__call__, *places), self.pool)
+        torch.cuda.set_rng_state(drawn)  # the passes of recording have used up random numbers
         self.pool = self.pool or graph.pool()
         for w, old in zip(weights, before):
             w.grad.zero_() if old is None else w.grad.copy_(old)
@@ -922,6 +932,9 @@ def team_of_environment(device):
         device: "cpu" or "cuda".
 
     A process that is silent for ANNOTATED_TIMEOUT_MINUTES, 30 by default, counts as lost.
+
+    Raises:
+        ValueError: more processes than GPUs.
     """
     size = int(os.environ.get("WORLD_SIZE", 1))
     if size == 1:
@@ -929,7 +942,10 @@ def team_of_environment(device):
         return
     gpus = torch.device(device).type == "cuda"
     if gpus:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        local, found = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if local >= found:
+            raise ValueError(f"this machine has {found} GPUs: start at most as many processes")
+        torch.cuda.set_device(local)
     minutes = float(os.environ.get("ANNOTATED_TIMEOUT_MINUTES", 30))
     backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"
     dist.init_process_group(backend, timeout=timedelta(minutes=minutes))

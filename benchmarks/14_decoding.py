@@ -156,9 +156,14 @@ def main():
                 searches.pop(side)
         plain = made["ours, plain"]
         same = {side: sum(a == b for a, b in zip(outputs, plain)) / len(outputs) for side, outputs in made.items()}
-        wrong = [side for side, share in same.items() if share < 0.97 and side not in SIXTEEN]
-        if wrong:
-            raise SystemExit(f"{name}: {', '.join(wrong)} write other tokens than ours; nothing was timed")
+        # Of two likely words a kernel for another shape may take the other: one sentence may differ.
+        wrong = [side for side, share in same.items()
+                 if side not in SIXTEEN and (1 - share) * len(made[side]) > max(1, 0.03 * len(made[side]))]
+        for side in wrong:
+            if side.startswith("ours"):
+                raise SystemExit(f"{name}: {side} writes other tokens than ours, plain; nothing was timed")
+            missing[side] = f"{name}: other tokens than ours in {1 - same[side]:.0%} of the sentences"
+            searches.pop(side)
         turns = {side: partial(search, source, beam) for side, search in searches.items()}
         against = next(side for side in (*OURS, "ours, plain") if side in searches)
         rows = summary(take_turns(turns, options.rounds, name), against)

@@ -8,18 +8,17 @@ Then rung after rung, each keeping the changes before it and each in a process o
 Trained are the models of the paper on random identifiers, 25,000 + 25,000 tokens an update, with sentence lengths as
 on_gpu.py draws them; counted are target tokens without padding, and operations as chapter 14 counts them.
 scores.json is written after every rung, and a rung that stands in it is not made again.
-On a CPU, for a trial: --device cpu --sizes tiny --tokens 200 --batches 2 --seconds 0.1 --backend eager --here
+On a CPU: --device cpu --sizes small --tokens 1500 --batches 4 --seconds 20 --out results/14-ladder-cpu;
+for a trial: --device cpu --sizes tiny --tokens 200 --batches 2 --seconds 0.1 --backend eager --here
 """
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 
 import on_gpu
-import torch
-
-from annotated.gpu import ceilings
 
 
 def one(size, rung, options):
@@ -38,14 +37,17 @@ def in_a_process(size, rung, options):
     except subprocess.TimeoutExpired:
         return {"failed": f"not done after {options.timeout:.0f} seconds"}
     if done.returncode:
-        return {"failed": (done.stderr.strip().splitlines() or ["no message"])[-1][:300]}
+        print(done.stderr, file=sys.stderr)
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Unsupported)\b", line)]
+        return {"failed": (errors or lines)[-1][:300]}  # after the error a compiler adds advice
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     on_gpu.add_options(parser, "results/14-ladder")
-    parser.add_argument("--rungs", nargs="+", default=[*on_gpu.RUNGS, *on_gpu.ASIDE])
+    parser.add_argument("--rungs", nargs="+", help="default: all that the device has")
     parser.add_argument("--timeout", type=float, default=240.0, help="seconds for a rung")
     parser.add_argument("--here", action="store_true", help="all rungs in this process")
     parser.add_argument("--one", nargs=2, metavar=("SIZE", "RUNG"), help="measure a rung and print it")
@@ -55,19 +57,17 @@ def main():
         return
     scores = on_gpu.done_before(options.out)
     if "ceilings" not in scores:
-        small = torch.device(options.device).type == "cpu"
-        scores["ceilings"] = ceilings(options.device, 512 if small else 8192, 0.1 if small else 1.0)
+        scores["ceilings"], scores["matrix rate"] = on_gpu.machine_ceilings(options.device, options.seconds)
         scores["tokens a side"] = options.tokens
         on_gpu.write(options.out, scores)
-    top = scores["ceilings"].get("bfloat16", scores["ceilings"]["float32"])
     for size in options.sizes:
         rows = scores.setdefault(size, [])
-        for rung in options.rungs:
+        for rung in options.rungs or on_gpu.rungs_of(options.device):
             if any(row["rung"] == rung and "failed" not in row for row in rows):
                 continue
             row = (one if options.here else in_a_process)(size, rung, options)
             if "failed" not in row:
-                row["share of the matrix rate"] = round(row["operations a second"] / top, 4)
+                row["share of the matrix rate"] = round(row["operations a second"] / scores["matrix rate"], 4)
             rows[:] = [old for old in rows if old["rung"] != rung] + [{"rung": rung, **row}]
             on_gpu.write(options.out, scores)
             said = row.get("failed") or f"{row['tokens a second']:,} tokens/s, {row['share of the matrix rate']:.1%}"

@@ -19,6 +19,7 @@ import argparse
 import json
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -43,12 +44,17 @@ class Resampled:
     """Batches of text that is cut into pieces anew in every epoch (BPE dropout, Provilkov et al. 2020)."""
 
     def __init__(self, texts, vocabulary, p, make):
-        self.texts, self.vocabulary, self.p, self.make = texts, vocabulary, p, make
+        self.texts, self.make = [[" ".join(text.split()) for text in side] for side in zip(*texts)], make
+        self.encode = partial(vocabulary.processor.encode, enable_sampling=True, alpha=p, nbest_size=-1)
+        self.thread, self.ready = ThreadPoolExecutor(1), {}
+
+    def cut(self):
+        return list(zip(*([[*ids, 2] for ids in self.encode(side)] for side in self.texts)))
 
     def __call__(self, epoch=0, position=0):
-        cut = partial(self.vocabulary.processor.encode, enable_sampling=True, alpha=self.p, nbest_size=-1)
-        sides = [[[*ids, 2] for ids in cut([" ".join(text.split()) for text in side])] for side in zip(*self.texts)]
-        yield from self.make(list(zip(*sides)))(epoch, position)
+        now = self.ready.pop(epoch, None) or self.thread.submit(self.cut)
+        self.ready[epoch + 1] = self.thread.submit(self.cut)  # while the GPU trains on this one
+        yield from self.make(now.result())(epoch, position)
 
 
 def average_of(model, checkpoints):

@@ -13,9 +13,6 @@ import json
 from pathlib import Path
 
 import on_gpu
-import torch
-
-from annotated.gpu import ceilings
 
 PAPER = json.loads((Path(__file__).parent.parent / "book" / "paper.json").read_text())["training"]
 
@@ -33,16 +30,16 @@ def main():
     parser.add_argument("--ladder", type=Path, default=Path("results/14-ladder"))
     parser.set_defaults(seconds=30.0)
     options = parser.parse_args()
-    small = torch.device(options.device).type == "cpu"
-    rates = ceilings(options.device, 512 if small else 8192, 0.1 if small else 1.0)
+    rates, top = on_gpu.machine_ceilings(options.device, options.seconds)
     for size in options.sizes:
         out = options.out.with_name(f"{options.out.name}-{size}")
         if on_gpu.done_before(out):
             continue
+        on_gpu.forget_compiled()
         rung, config = options.rung or best_rung(options.ladder, size), on_gpu.CONFIGS[size]
         shape = options.device, options.tokens, options.batches, options.seconds, options.backend
         row = on_gpu.measure(config, on_gpu.settings(rung), *shape)
-        share = row["operations a second"] / rates.get("bfloat16", rates["float32"])
+        share = row["operations a second"] / top
         hours = PAPER.get(f"{size}_steps", 100_000) * row["milliseconds an update"] / 1e3 / 3600
         scores = {"rung": rung, "ceilings": rates, **row, "share of the matrix rate": round(share, 4),
                   "hours for the paper's updates": round(hours, 3), "tokens a side": options.tokens}

@@ -22,11 +22,13 @@ from dataclasses import asdict, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
 from annotated.data import Words, replacing, token_batches
 from annotated.decoding import beam_search, greedy, packed
+from annotated.gpu import Team, make_run
 from annotated.parsing import (
     TREEBANKS,
     WellFormed,
@@ -49,7 +51,7 @@ from annotated.parsing import (
     vocabularies,
     words_of,
 )
-from annotated.training import Recipe, average, provenance, train
+from annotated.training import Recipe, Run, average, provenance, train
 from annotated.transformer import TINY, Transformer
 
 LENGTHS = (10, 20, 30, 40, 60, 10_000)  # a sentence's words, at most, of each group in the record
@@ -222,9 +224,11 @@ def go(options):
     some = parts["dev"][:: max(1, len(parts["dev"]) // 150)]
     held_out = [words_of(tree) for tree in some]
 
-    def batches(epoch, position):
-        for source, target in token_batches(pairs, options.words, options.words, options.seed, epoch, position):
-            yield source.to(device), target.to(device)
+    batches = partial(token_batches, pairs, options.words, options.words, options.seed)
+    start = Run
+    if device.type == "cuda":
+        fast = SimpleNamespace(device=options.device, precision="bfloat16", compile=False)
+        start = partial(make_run, options=fast, team=Team())
 
     def evaluate(model):
         fast = quick(model)
@@ -247,7 +251,7 @@ def go(options):
         again = {name: run[name] for name in ("command", "commit", "date")}
         run = begun | {"recipe": run["recipe"], "continued": [*begun.get("continued", []), again]}
     write(kept, json.dumps(run, indent=1) + "\n")
-    log = train(model, recipe, batches, options.work, evaluate)
+    log = train(model, recipe, batches, options.work, evaluate, start)
     dev = parts["dev"][:: max(1, len(parts["dev"]) // options.dev_sentences)]
     chosen = choose(model, options.work, dev, words, tokens, options.beams)
     scores, seconds, examples = score(model, chosen["beam"], parts, words, tokens)

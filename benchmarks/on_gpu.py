@@ -3,6 +3,7 @@
 Not a benchmark itself. Everything runs on a CPU, too, at tiny size, for a trial.
 """
 
+import gc
 import json
 import time
 from dataclasses import replace
@@ -12,6 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from annotated.cli import PRESETS
 from annotated.data import Batches, make_batch, replacing
 from annotated.gpu import (
     FastNorm,
@@ -21,6 +23,7 @@ from annotated.gpu import (
     Prefetch,
     Recorded,
     StaticBatches,
+    ceilings,
     compiled,
     fuse,
     loss_piece,
@@ -32,7 +35,7 @@ from annotated.optimization import label_smoothed_loss, learning_rate
 from annotated.training import provenance, read_later, stream
 from annotated.transformer import BASE, BIG, TINY, Transformer
 
-CONFIGS = {"base": BASE, "big": BIG, "tiny": replace(TINY, vocab=503)}
+CONFIGS = {"base": BASE, "big": BIG, "small": PRESETS["small"], "tiny": replace(TINY, vocab=503)}
 
 # Each rung changes one thing and keeps what came before it.
 RUNGS = {
@@ -50,6 +53,11 @@ RUNGS = {
 }
 # Beside the ladder: CUDA graphs without the compiler.
 ASIDE = {"CUDA graphs, not compiled": {"static": True, "record": True}}
+
+
+def rungs_of(device):
+    """The rungs that a device has: TF32 and CUDA graphs need a GPU."""
+    return [r for r in (*RUNGS, *ASIDE) if torch.device(device).type == "cuda" or not ("TF32" in r or "CUDA" in r)]
 
 
 def settings(rung):
@@ -125,7 +133,7 @@ def prepare(model, chosen, device, backend="inductor"):
 
 
 def adam_for(model, chosen):
-    fused = bool(chosen.get("optimizer"))
+    fused = True if chosen.get("optimizer") else None  # None: PyTorch's default
     return torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=fused)
 
 
@@ -172,6 +180,12 @@ def gradient_error(config, chosen, device, backend, tokens=600):
     return ((found[1] - found[0]).norm() / found[0].norm()).item()
 
 
+def forget_compiled():
+    """Let go of compiled models, which hold their memory, and of the shapes that counted against recompiling."""
+    torch._dynamo.reset()
+    gc.collect()
+
+
 def measure(config, chosen, device, tokens=25_000, batches=24, seconds=5.0, backend="inductor"):
     """Train with the chosen changes: every batch once to warm up, then whole epochs for about so many seconds.
 
@@ -180,6 +194,7 @@ def measure(config, chosen, device, tokens=25_000, batches=24, seconds=5.0, back
     """
     row = {"gradients differ by": round(gradient_error(config, chosen, device, backend), 6)}
     row["operations a byte"] = intensity(config, chosen, device, tokens)
+    forget_compiled()
     torch.manual_seed(0)
     model = Transformer(config).to(device).train()
     adam, update = adam_for(model, chosen), prepare(model, chosen, device, backend)
@@ -191,6 +206,7 @@ def measure(config, chosen, device, tokens=25_000, batches=24, seconds=5.0, back
     cuda = torch.device(device).type == "cuda"
     synchronize = torch.cuda.synchronize if cuda else lambda: None
     if cuda:
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     step, waiting = 0, None
 
@@ -220,7 +236,8 @@ def measure(config, chosen, device, tokens=25_000, batches=24, seconds=5.0, back
         "milliseconds an update": round(1e3 * spent / epochs / count, 2),
         "operations a second": epochs * needed / spent, "updates timed": epochs * count,
         "padding": round(1 - real / sum((t.shape[1] - 1) * len(t) for _, t in feed()), 3),
-        "memory, GiB": round(torch.cuda.max_memory_allocated() / 2**30, 2) if cuda else None,
+        # Reserved, because the memory of a recorded graph counts as such only.
+        "memory, GiB": round(torch.cuda.max_memory_reserved() / 2**30, 2) if cuda else None,
     }
     return row
 
@@ -240,6 +257,13 @@ def done_before(folder):
     """The scores that a record already holds."""
     path = Path(folder, "scores.json")
     return json.loads(path.read_text()) if path.exists() else {}
+
+
+def machine_ceilings(device, seconds):
+    """`ceilings` of this machine, small ones for a trial, and the best matrix rate among them."""
+    n = 512 if seconds < 1 else 8192 if torch.device(device).type == "cuda" else 4096
+    rates = ceilings(device, n, min(1.0, max(0.1, seconds)))
+    return rates, max(rate for name, rate in rates.items() if name != "copy")
 
 
 def add_options(parser, out):

@@ -499,12 +499,31 @@ def test_operations_are_those_that_torch_counts():
 def test_ceilings_leave_the_precision_as_it_was():
     torch.set_float32_matmul_precision("high")
     rates = gpu.ceilings("cpu", n=64, seconds=0.01)
-    assert set(rates) == {"float32", "copy"} and min(rates.values()) > 0
+    assert set(rates) == {"float32", "bfloat16", "copy"} and min(rates.values()) > 0
     assert torch.get_float32_matmul_precision() == "high"
     torch.set_float32_matmul_precision("highest")
 
 
+def test_an_output_bias_is_refused_and_not_forgotten():
+    model = Transformer(replace(SMALL, output_bias=True))
+    with pytest.raises(ValueError, match="output_bias"):
+        gpu.Objective(model)
+
+
+def test_fusing_turns_cudnn_attention_off():
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    gpu.fuse(Transformer(SMALL))
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
 # ---- several processes
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", str(torch.cuda.device_count()))
+    with pytest.raises(ValueError, match="at most as many processes"), gpu.team_of_environment("cuda"):
+        pass
 
 
 def start_two(function, folder, *arguments):
