@@ -99,6 +99,7 @@ __all__ = [
     "flush",
     "remove",
     "put_back",
+    "share",
     "replacing",
     "read_file",
     "load_vocabulary",
@@ -1474,6 +1475,18 @@ def put_back(path, old):
         os.replace(old, path)
 
 
+def share(path):
+    """Give a file the permissions that a new file has here; some libraries give fewer.
+
+    Args:
+        path: a file, a `Path`.
+    """
+    mask = os.umask(0)
+    os.umask(mask)
+    with suppress(PermissionError):  # on a disk without permissions
+        path.chmod(0o666 & ~mask)
+
+
 @contextmanager
 def replacing(path):
     """A path beside the given one to write to; flushed and renamed into place at the end.
@@ -1492,6 +1505,8 @@ def replacing(path):
     try:
         yield fresh
         for written in (*fresh.rglob("*"), fresh):
+            if written.is_file():
+                share(written)
             flush(written)
         if path.is_dir():
             os.replace(path, old)
@@ -1865,10 +1880,18 @@ def cache_folder():
 
     Returns:
         a `Path`; it need not exist.
+
+    Raises:
+        ValueError: XDG_CACHE_HOME names none, and the user has no home folder.
     """
-    home, named = Path.home(), os.environ.get("XDG_CACHE_HOME", "")
+    named = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(named):  # the convention says: a relative one is ignored
         return Path(named, "annotated")
+    try:
+        home = Path.home()
+    except RuntimeError:
+        raise ValueError("no home folder to keep fetched data in: set XDG_CACHE_HOME "
+                         "to a folder that can be written") from None
     if sys.platform == "win32":
         local = os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local"
         return Path(local, "annotated", "cache")

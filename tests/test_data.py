@@ -165,6 +165,23 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     assert path.read_bytes() == b"old" and list(path.parent.iterdir()) == [path]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="permissions as POSIX has them")
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_what_a_library_keeps_to_itself_is_readable_as_other_files_are(mask, mode, tmp_path):
+    before = os.umask(mask)
+    try:
+        with replacing(tmp_path / "file") as fresh:
+            os.close(os.open(fresh, os.O_CREAT | os.O_WRONLY, 0o600))
+        with replacing(tmp_path / "folder") as fresh:
+            (fresh / "inside").mkdir(parents=True)
+            os.close(os.open(fresh / "inside" / "file", os.O_CREAT | os.O_WRONLY, 0o600))
+        assert os.umask(mask) == mask
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "file", tmp_path / "folder" / "inside" / "file"):
+        assert path.stat().st_mode & 0o777 == mode
+
+
 def folder_of(path, content):
     with replacing(path) as fresh:
         fresh.mkdir()

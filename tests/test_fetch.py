@@ -351,6 +351,18 @@ def test_where_the_cache_is(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == [], "asking makes nothing"
 
 
+def test_nobody_needs_a_home(monkeypatch):
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(data.Path, "home", homeless)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere/else")
+    assert cache_folder() == Path("/somewhere/else/annotated")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    with pytest.raises(ValueError, match="no home folder .* set XDG_CACHE_HOME to a folder"):
+        cache_folder()
+
+
 # Other processes
 
 PROGRAM = """
