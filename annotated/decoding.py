@@ -23,7 +23,7 @@ from annotated.data import load_vocabulary, pad_batch, replacing
 from annotated.embedding import Embedding
 from annotated.layers import LayerNorm
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
-from annotated.transformer import Config, Transformer
+from annotated.transformer import Config, Transformer, check_ids
 
 __all__ = [
     "evaluating",
@@ -47,7 +47,9 @@ __all__ = [
     "pieces",
     "Translator",
     "KINDS",
+    "check_vocabulary",
     "save",
+    "check_device",
     "load",
 ]
 
@@ -67,6 +69,8 @@ def evaluating(model):
 def output_limits(model, source, max_len=None):
     """How many tokens an output may have: max_len, or its source's + 50 (section 6.1).
 
+    Never more than a model with learned positions has positions.
+
     Args:
         model: its config names the padding.
         source: (B, S), padding at the end.
@@ -76,13 +80,17 @@ def output_limits(model, source, max_len=None):
         (B,), counted without padding: a sentence's limit does not depend on its batch.
 
     Raises:
-        ValueError: max_len is below 1.
+        TypeError: source is no tensor of identifiers.
+        ValueError: max_len is below 1, or source has another shape.
     """
-    if max_len is None:
-        return (source != model.config.pad).sum(1) + 50  # (B,)
-    if max_len < 1:
+    check_ids(source=source)
+    if max_len is not None and max_len < 1:
         raise ValueError(f"max_len must be 1 or more, got {max_len}")
-    return torch.full_like(source[:, 0], max_len)  # (B,)
+    c, limits = model.config, torch.full_like(source[:, 0], max_len or 0)  # (B,)
+    if max_len is None:
+        limits = (source != c.pad).sum(1) + 50  # (B,)
+    learned = getattr(c, "positions", None) == "learned"
+    return limits.clamp(max=c.max_positions) if learned else limits  # (B,)
 
 
 def select(state, rows):
@@ -113,6 +121,9 @@ def greedy(model, source, max_len=None):
 
     Returns:
         B lists of identifiers: no bos, eos last where it was reached.
+
+    Raises:
+        TypeError, ValueError: as for `output_limits`.
     """
     with evaluating(model):
         limits, state = output_limits(model, source, max_len), model.start(source)
@@ -270,7 +281,7 @@ def grow(model, beams, ids, state):
 
 
 def check_search(beam, penalty, limits):
-    """Refuse a beam without a place, and a penalty that is not above 0 from 1 to the limits.
+    """Refuse a beam without a place, and a penalty that cannot divide from 1 to the limits.
 
     Args:
         beam: hypotheses a sentence.
@@ -278,14 +289,18 @@ def check_search(beam, penalty, limits):
         limits: tokens of an output at most, (B,).
 
     Raises:
-        ValueError: beam is below 1, or a penalty is not above 0.
+        ValueError: beam is below 1, or a penalty is not above 0 or far from 1.
     """
     if beam < 1:
         raise ValueError(f"beam must be 1 or more, got {beam}")
     for length in sorted({1, *limits.tolist()}):
-        if not penalty(length) > 0:
-            given = f"{penalty(length)} for a length of {length}"
-            raise ValueError(f"penalty must be above 0 for every length, got {given}")
+        try:
+            worth = penalty(length)
+        except OverflowError:
+            worth = math.inf
+        if not 1e-30 < worth < 1e30:
+            given = f"{worth:.3g} for a length of {length}"
+            raise ValueError(f"penalty must be above 0 and within 1e-30..1e30, got {given}")
 
 
 def hypotheses(model, source, beam=4, penalty=length_penalty, max_len=None, stop=when_full):
@@ -306,7 +321,9 @@ def hypotheses(model, source, beam=4, penalty=length_penalty, max_len=None, stop
         B lists of (ids, score), best first: no bos, eos last where it was reached.
 
     Raises:
-        ValueError: beam or max_len is below 1, or a penalty is not above 0.
+        TypeError: source is no tensor of identifiers.
+        ValueError: beam or max_len is below 1, source is not (B, S), or a penalty is not
+            above 0 or far from 1.
     """
     limits = output_limits(model, source, max_len)  # (B,)
     check_search(beam, penalty, limits)
@@ -339,6 +356,9 @@ def beam_search(model, source, beam=4, alpha=0.6, max_len=None):
 
     Returns:
         B lists of identifiers: no bos, eos last where it was reached.
+
+    Raises:
+        TypeError, ValueError: as for `hypotheses`.
     """
     penalty = partial(length_penalty, alpha=alpha)
     found = hypotheses(model, source, beam, penalty, max_len, stop=cannot_improve)
@@ -433,9 +453,14 @@ class Translator:
             Translator, because this one searches with a copy (see `packed`).
         vocabulary: anything with `encode` and `decode`.
         longest: a line of more tokens, which the model has not seen, is translated in pieces.
+
+    Raises:
+        ValueError: longest is below 1.
     """
 
     def __init__(self, model, vocabulary, longest=200):
+        if longest < 1:
+            raise ValueError(f"longest must be 1 or more, got {longest}")
         self.model, self.vocabulary, self.longest = model, vocabulary, longest
         self.quick = packed(model)
 
@@ -443,7 +468,7 @@ class Translator:
         """Translate a list of lines.
 
         Args:
-            lines: strings; an empty one gives an empty one.
+            lines: strings, in a list or any iterable; an empty one gives an empty one.
             beam: hypotheses a sentence; 1 is greedy search.
             alpha: of the length penalty.
             tokens: source tokens of a batch, padding included.
@@ -453,10 +478,12 @@ class Translator:
             As many strings, in the same order.
 
         Raises:
-            TypeError: lines is one string.
+            TypeError: lines is one string, or holds something else.
+            ValueError: beam is below 1, or alpha too far from 0.
         """
         if isinstance(lines, str):
             raise TypeError("lines must be a list of strings, got one: put it in a list")
+        lines = list(lines)
         parts = [(n, piece) for n, line in enumerate(lines) for piece in self.cut(line)]
         order = sorted(range(len(parts)), key=lambda i: len(parts[i][1]), reverse=True)
         outputs, off = [""] * len(parts), None if progress and len(parts) > 100 else True
@@ -475,6 +502,8 @@ class Translator:
 
     def cut(self, line):
         """The identifiers of a line, in pieces that end in eos; none for an empty line."""
+        if not isinstance(line, str):
+            raise TypeError(f"lines must be strings, one is {type(line).__name__}")
         eos, unk = self.model.config.eos, self.model.config.unk
         encode = self.vocabulary.encode
         if not line.strip():
@@ -497,6 +526,23 @@ KINDS = {
 }
 
 
+def check_vocabulary(vocabulary, config):
+    """Refuse a vocabulary that has not one entry for each of the model's embeddings.
+
+    Args:
+        vocabulary: anything with a length.
+        config: of the model.
+
+    Raises:
+        ValueError: the numbers differ.
+    """
+    sizes = {config.vocab, getattr(config, "source_vocab", None) or config.vocab}
+    if sizes != {len(vocabulary)}:
+        rows = " and ".join(map(str, sorted(sizes)))
+        raise ValueError(f"the vocabulary has {len(vocabulary)} entries and the model {rows} "
+                         "embeddings: they must be equally many")
+
+
 def save(folder, model, vocabulary, about=""):
     """Write a model folder that is complete in itself.
 
@@ -505,26 +551,48 @@ def save(folder, model, vocabulary, about=""):
         model: a Transformer or a RecurrentSeq2Seq.
         vocabulary: a Words or a Subwords.
         about: what the README is to say of data, licence and limits.
+
+    Raises:
+        ValueError: the vocabulary is not of the model's size.
     """
+    check_vocabulary(vocabulary, model.config)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary.save(folder / vocabulary.filename)
     with replacing(folder / "model.safetensors") as fresh:
         save_model(model, str(fresh))
     with replacing(folder / "README.md") as fresh:
-        fresh.write_text(about)
+        fresh.write_text(about, encoding="utf-8")
     what = {"kind": type(model).__name__, "config": asdict(model.config)}
     with replacing(folder / "config.json") as fresh:  # last: a folder without it is no model
         fresh.write_text(json.dumps(what, indent=1) + "\n")
+
+
+def check_device(device):
+    """Refuse a device that is not here.
+
+    Args:
+        device: as torch takes it, such as "cpu" or "cuda:1".
+
+    Raises:
+        ValueError: torch cannot use it; says why.
+    """
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:
+        why = re.sub(r"\s+", " ", str(error))[:200]
+        raise ValueError(f"device={device!r} cannot be used here: {why}") from None
 
 
 def load(folder, device="cpu"):
     """Load a model folder as a Translator.
 
     Raises:
-        ValueError: the folder holds no model, a damaged one, or weights that do not fit.
+        ValueError: the folder holds no model, a damaged one, or weights or a vocabulary
+            that do not fit; or there is no such device.
     """
     folder = Path(folder)
+    check_device(device)
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} is not a model folder: it has no config.json")
     try:
@@ -532,8 +600,10 @@ def load(folder, device="cpu"):
         kind, config = KINDS[about["kind"]]
         model = kind(config(**about["config"]))
         load_model(model, str(folder / "model.safetensors"))
+        vocabulary = load_vocabulary(folder)
+        check_vocabulary(vocabulary, model.config)
     except Exception as error:  # each library has errors of its own for a damaged file
         why = re.sub(r"\s+", " ", str(error))[:200]
         said = f"{folder} holds no model that fits its config.json: {why}"
         raise ValueError(said) from error
-    return Translator(model.to(device).eval(), load_vocabulary(folder))
+    return Translator(model.to(device).eval(), vocabulary)

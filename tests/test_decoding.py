@@ -6,6 +6,8 @@ passes without a cache, through a search written here as plainly as possible.
 
 import itertools
 import math
+import os
+import re
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -324,6 +326,25 @@ def test_outputs_stop_at_their_own_limit(kind, seed):
             assert not any(model.config.eos in ids for ids in outputs)
 
 
+def test_outputs_stop_where_learned_positions_end():
+    torch.manual_seed(0)
+    small = replace(SMALL, vocab=VOCAB, positions="learned", max_positions=9)
+    model = Watched(Transformer(small).eval(), endless=True)
+    source = random_sources(model, 0)
+    for max_len, longest in ((None, 9), (100, 9), (9, 9), (4, 4)):
+        for outputs in (greedy(model, source, max_len), beam_search(model, source, 2, 0.6, max_len)):
+            assert [len(ids) for ids in outputs] == [longest] * 5
+
+
+@pytest.mark.parametrize("search", [greedy, beam_search, hypotheses])
+def test_a_source_that_is_no_batch_is_refused(search):
+    model = random_model("recurrent", 0)
+    with pytest.raises(ValueError, match=r"source must be \(sentences, positions\), got \(2,\)"):
+        search(model, torch.tensor([3, 2]))
+    with pytest.raises(TypeError, match="source must be a tensor of identifiers"):
+        search(model, [[3, 2]])
+
+
 def test_a_longer_output_is_favoured_by_a_greater_alpha():
     model = random_model("transformer", 3, sharpen=2.0)
     source = random_sources(model, 3, B=20)
@@ -344,7 +365,13 @@ def test_numbers_that_make_no_search_are_refused(call):
         call(random_model("transformer", 0), torch.tensor([[3, 2]]))
 
 
-@pytest.mark.parametrize("worth", [0.0, -1.0, math.nan])
+@pytest.mark.parametrize("alpha", [1000, -1000, 100, -100])
+def test_an_alpha_beyond_all_measure_is_refused(alpha):
+    with pytest.raises(ValueError, match="penalty must be above 0 and within 1e-30..1e30, got .* for a length of 52$"):
+        beam_search(random_model("transformer", 0), torch.tensor([[3, 2]]), alpha=alpha)
+
+
+@pytest.mark.parametrize("worth", [0.0, -1.0, math.nan, math.inf])
 @pytest.mark.parametrize("where", [1, 7])
 def test_a_penalty_that_is_not_above_0_is_refused(worth, where):
     model = Watched(random_model("transformer", 0))
@@ -427,6 +454,20 @@ def test_one_string_is_refused(translator):
         translator.translate("the man")
 
 
+def test_lines_may_come_from_a_generator_and_must_be_strings(translator):
+    lines = ["the man", "", "sleeps"]
+    assert translator.translate(line for line in lines) == translator.translate(lines)
+    for wrong in (None, 3, b"man"):
+        with pytest.raises(TypeError, match=f"lines must be strings, one is {type(wrong).__name__}$"):
+            translator.translate(["man", wrong])
+
+
+@pytest.mark.parametrize("longest", [0, -1])
+def test_pieces_without_a_word_are_refused(longest, translator):
+    with pytest.raises(ValueError, match="longest must be 1 or more"):
+        Translator(translator.model, translator.vocabulary, longest=longest)
+
+
 @pytest.mark.parametrize("kind", ["transformer", "recurrent"])
 def test_a_saved_folder_translates_the_same(kind, tmp_path):
     vocabulary = Words.build([("the man sleeps .", "der Mann schläft .")])
@@ -435,6 +476,49 @@ def test_a_saved_folder_translates_the_same(kind, tmp_path):
     lines = ["the man sleeps.", "man the"]
     assert load(tmp_path / "model").translate(lines) == Translator(model, vocabulary).translate(lines)
     assert not [path for path in (tmp_path / "model").iterdir() if path.name.startswith(".")]
+
+
+def test_the_page_of_a_folder_is_utf_8_wherever_it_is_written(tmp_path, monkeypatch):
+    vocabulary = Words.build([("the man sleeps .", "der Mann schläft .")])
+    monkeypatch.setattr(decoding.Path, "write_text", ascii_unless_told(decoding.Path.write_text))
+    save(tmp_path, random_model("recurrent", 1, len(vocabulary)).float(), vocabulary, "schläft 睡\n")
+    assert (tmp_path / "README.md").read_bytes() == "schläft 睡\n".encode()
+
+
+def ascii_unless_told(write):
+    "As in a locale that knows ASCII only."
+    return lambda path, text, encoding="ascii": write(path, text, encoding=encoding)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions as POSIX has them")
+def test_all_files_of_a_folder_may_be_read_by_the_same_people(tmp_path):
+    vocabulary = Words.build([("the man sleeps .", "der Mann schläft .")])
+    save(tmp_path, random_model("recurrent", 1, len(vocabulary)).float(), vocabulary)
+    assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1
+
+
+@pytest.mark.parametrize("size", [-1, 1])
+def test_a_vocabulary_of_another_size_is_refused(size, tmp_path):
+    vocabulary = Words.build([("the man sleeps .", "der Mann schläft .")])
+    model = random_model("transformer", 1, len(vocabulary)).float()
+    other = Words([f"w{i}" for i in range(len(vocabulary) - 4 + size)])
+    said = f"the vocabulary has {len(other)} entries and the model {len(vocabulary)} embeddings"
+    with pytest.raises(ValueError, match=said):
+        save(tmp_path / "model", model, other)
+    assert not (tmp_path / "model").exists()
+    save(tmp_path, model, vocabulary)
+    other.save(tmp_path / other.filename)
+    with pytest.raises(ValueError, match=f"^{re.escape(str(tmp_path))} .*{said}"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("device", ["abacus", "cuda:99", "mps:99"])
+def test_a_device_that_is_not_there_is_refused(device, tmp_path):
+    vocabulary = Words.build([("the man sleeps .", "der Mann schläft .")])
+    save(tmp_path, random_model("recurrent", 1, len(vocabulary)).float(), vocabulary)
+    with pytest.raises(ValueError, match=f"^device='{device}' cannot be used here: .+$") as error:
+        load(tmp_path, device)
+    assert "\n" not in str(error.value)
 
 
 def damage(folder, name):
