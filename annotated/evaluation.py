@@ -42,13 +42,17 @@ def check_lines(outputs, references):
 
 
 def bleu_metric(lowercase, tokenize):
-    """SacreBLEU's metric for one of its tokenisers; ValueError where there is none such."""
+    """SacreBLEU's metric for one of its tokenisers; ValueError where it cannot be had."""
     from sacrebleu.metrics import BLEU
 
     if tokenize not in BLEU.TOKENIZERS:
         known = ", ".join(sorted(BLEU.TOKENIZERS))
         raise ValueError(f"tokenize must be one of {known}, not {tokenize!r}")
-    return BLEU(lowercase=lowercase, tokenize=tokenize, force=tokenize == "none")
+    try:
+        return BLEU(lowercase=lowercase, tokenize=tokenize, force=tokenize == "none")
+    except RuntimeError as error:  # its package is not installed
+        reason = " ".join(str(error).split())
+        raise ValueError(f"tokenize={tokenize!r} cannot be used: {reason}") from None
 
 
 def bleu(outputs, references, lowercase=False, tokenize="13a"):

@@ -150,6 +150,18 @@ def test_an_unknown_tokeniser_is_refused(measure):
         measure(["a"], ["a"], tokenize="13b")
 
 
+@pytest.mark.parametrize("measure", [bleu, bleu_counts])
+def test_a_tokeniser_without_its_package_is_refused_in_a_line(measure, monkeypatch):
+    from sacrebleu.metrics import BLEU
+
+    def fail(self, **_):
+        raise RuntimeError("\nIt needs more.\n\n    pip install more\n")
+
+    monkeypatch.setattr(BLEU, "__init__", fail)
+    with pytest.raises(ValueError, match="^tokenize='ja-mecab' cannot be used: It needs more. pip install more$"):
+        measure(["a"], ["a"], tokenize="ja-mecab")
+
+
 @pytest.mark.parametrize("how", [{}, {"lowercase": True}, {"tokenize": "none"}, {"tokenize": "char"}])
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_the_counts_of_the_sentences_sum_to_the_corpus(case, how):
