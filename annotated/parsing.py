@@ -181,6 +181,8 @@ def delinearize(symbols, words, tags=None):
         raise ValueError(f"symbols must be such as '(NP', '*' and ')', got {text[:60]!r}")
     if (stars := parts.count("*")) != len(words):
         raise ValueError(f"symbols stand for {stars} words, and there are {len(words)}")
+    if not words:
+        raise ValueError("there are no words, and a tree holds at least one")
     pairs = zip(tags or ["XX"] * len(words), words, strict=True)
     whole = " ".join(f"({' '.join(next(pairs))})" if part == "*" else part for part in parts)
     trees = parse_brackets(whole, "symbols")

@@ -144,6 +144,14 @@ def test_what_is_no_tree_over_two_words(symbols):
     assert attempt(symbols, words) is None
 
 
+@pytest.mark.parametrize("symbols", [[], ["(S*", "*)"], ["(S", "(NP"], [")", "*"]])
+def test_there_is_no_tree_without_words(symbols):
+    assert repair(symbols, 0) == []
+    with pytest.raises(ValueError, match="there are no words, and a tree holds at least one"):
+        delinearize(repair(symbols, 0), [])
+    assert attempt(repair(symbols, 0), []) is None
+
+
 def test_repair_keeps_trees_and_makes_trees():
     for tree in random_trees(100):
         symbols = linearize(write_tree(tree))
