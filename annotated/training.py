@@ -7,6 +7,7 @@ import json
 import math
 import os
 import platform
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -81,11 +82,13 @@ class Recipe:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}")
-        if not isinstance(self.seed, int) or self.seed < 0:
-            raise ValueError(f"seed must be a whole number, 0 or more, got {self.seed!r}")
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**43:
+            most = "a whole number from 0 to 2**43 - 1"
+            raise ValueError(f"seed must be {most}, got {self.seed!r}")
         for name in ("rate", "eps"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be more than 0, got {getattr(self, name)!r}")
+            value = getattr(self, name)
+            if not 0 < value < math.inf:
+                raise ValueError(f"{name} must be more than 0 and finite, got {value!r}")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)!r}")
@@ -171,7 +174,8 @@ def stream(batches, epoch=0, position=0):
 
 def list_checkpoints(folder):
     """The checkpoints in a training folder, oldest first; one half written is not seen."""
-    return sorted(Path(folder, "checkpoints").glob("[0-9]*"))
+    found = Path(folder, "checkpoints").glob("[0-9]*")
+    return sorted(path for path in found if path.name.isdecimal())
 
 
 def discard(checkpoint):
@@ -301,10 +305,22 @@ def load_newest(folder, model, adam):
 
 @contextmanager
 def stopping():
-    """A list, empty until an interrupt or a request to terminate comes and is put in."""
-    seen = []
-    signals = (signal.SIGINT, signal.SIGTERM)
-    note = lambda number, frame: seen.append(number)  # noqa: E731
+    """A list, empty until an interrupt or a request to terminate comes: then its time.
+
+    Raises:
+        KeyboardInterrupt: inside, at an interrupt more than a second after the first signal.
+    """
+    seen, signals = [], (signal.SIGINT, signal.SIGTERM)
+
+    def note(number, frame):
+        seen.append(time.monotonic())
+        if len(seen) == 1:
+            with suppress(OSError, RuntimeError):  # stderr is gone, or amid another line
+                tqdm.write("stopping after this update; again: at once", file=sys.stderr)
+        elif number == signal.SIGINT and seen[-1] > seen[0] + 1:
+            what = "stopped at once; the same command goes on from the last checkpoint"
+            raise KeyboardInterrupt(what)
+
     try:
         before = [signal.signal(s, note) for s in signals]
     except ValueError:  # only the main thread may listen
@@ -336,10 +352,10 @@ class Log:
         for row in text.splitlines():
             try:
                 line = json.loads(row)
-            except ValueError:  # cut short by a crash
+                if line["step"] <= step:
+                    self.lines.append(line)
+            except (ValueError, KeyError, TypeError):  # cut short by a crash
                 break
-            if line["step"] <= step:
-                self.lines.append(line)
         with writing(folder), replacing(self.path) as fresh:
             fresh.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
 
@@ -490,7 +506,8 @@ def train(model, recipe, batches, folder=None, evaluate=None, start=Run):
 
     Raises:
         FloatingPointError: if the loss is not finite; names update and last good checkpoint.
-        KeyboardInterrupt: after an interrupt or a request to terminate, once all is saved.
+        KeyboardInterrupt: after an interrupt or a request to terminate, once all is saved;
+            after a second interrupt at once.
         OSError: if the disk takes no more; says what is kept.
         ValueError: if the folder's checkpoints are damaged or another model's.
     """
@@ -542,7 +559,7 @@ def provenance(**more):
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
     return {
-        "command": " ".join(["python", program, *sys.argv[1:]]),
+        "command": " ".join(["python", program, *map(shlex.quote, sys.argv[1:])]),
         "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine,

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -204,6 +205,14 @@ def test_a_stop_leaves_no_trace_among_the_checkpoints(tmp_path):
     prune(tmp_path / "nothing", keep=3, every=20)
 
 
+def test_a_copy_beside_the_checkpoints_is_left_alone(tmp_path):
+    train(tiny_model(), Recipe(steps=2, warmup=3), some_batches, tmp_path)
+    (tmp_path / "checkpoints" / "0000002 (copy)").mkdir()
+    assert len(train(tiny_model(), Recipe(steps=4, warmup=3), some_batches, tmp_path)) == 4
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["0000004"]
+    assert (tmp_path / "checkpoints" / "0000002 (copy)").is_dir()
+
+
 def test_the_average_is_the_mean(undisturbed):
     model = tiny_model()
     assert average(model, undisturbed, 2) == 2
@@ -242,10 +251,14 @@ def test_evaluation_runs_when_asked_and_at_the_end():
     assert [line["step"] for line in seen] == [3, 6, 7] and not any(line["mode"] for line in seen)
 
 
-@pytest.mark.parametrize("wrong", [{"steps": 0}, {"accumulate": 0}, {"save_every": 0}, {"warmup": 2.5}, {"seed": -1}, {"rate": 0.0}, {"eps": -1e-9}, {"beta2": 1.0}])
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"accumulate": 0}, {"save_every": 0}, {"warmup": 2.5}, {"seed": -1}, {"seed": 2**43}, {"rate": 0.0}, {"rate": float("inf")}, {"rate": float("nan")}, {"eps": -1e-9}, {"eps": float("inf")}, {"beta1": float("nan")}, {"beta2": 1.0}])
 def test_recipes_that_make_no_training_are_refused(wrong):
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} must"):
         Recipe(**wrong)
+
+
+def test_the_greatest_seed_trains():
+    assert len(train(tiny_model(), Recipe(steps=2, warmup=3, seed=2**43 - 1), some_batches)) == 2
 
 
 # ---- what a crash, a full disk or a signal leaves
@@ -374,8 +387,11 @@ def whole(tmp_path_factory):
     return contents(folder)
 
 
+GO = Recipe(steps=12, warmup=3, evaluate_every=4, save_every=5, keep=4)
+
+
 def go(folder, evaluate=lambda model: {"held_out": 1.5}):
-    return train(tiny_model(P_drop=0.3), Recipe(steps=12, warmup=3, evaluate_every=4, save_every=5, keep=4), some_batches, folder, evaluate)
+    return train(tiny_model(P_drop=0.3), GO, some_batches, folder, evaluate)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -392,6 +408,71 @@ def test_a_signal_during_evaluation_saves_what_was_evaluated(number, whole, tmp_
     go(tmp_path)
     mine = contents(tmp_path)
     assert {name: mine[name] for name in mine if "0000004" not in name} == {name: whole[name] for name in whole}
+
+
+class Clock:
+    "In place of time: goes on when told, and by next to nothing in between."
+
+    now = 100.0
+
+    def monotonic(self):
+        self.now += 1e-6
+        return self.now
+
+
+def test_a_second_interrupt_stops_at_once(whole, tmp_path, monkeypatch, capsys):
+    clock, updates, plain = Clock(), [], training.update
+    monkeypatch.setattr(training, "time", clock)
+
+    def disturbed(model, adam, batches):
+        updates.append(0)
+        if len(updates) == 8:
+            for number, seconds in ((signal.SIGINT, 0.1), (signal.SIGINT, 5), (signal.SIGTERM, 0)):
+                signal.raise_signal(number)  # the second one comes too soon to be meant
+                clock.now += seconds
+            said.extend(capsys.readouterr().err.splitlines())
+            signal.raise_signal(signal.SIGINT)
+        return plain(model, adam, batches)
+
+    said = []
+    start = lambda *parts: Run(*parts, update=disturbed)  # noqa: E731
+    with pytest.raises(KeyboardInterrupt, match="^stopped at once; the same command goes on from the last checkpoint$"):
+        train(tiny_model(P_drop=0.3), GO, some_batches, tmp_path, lambda model: {"held_out": 1.5}, start)
+    assert len(updates) == 8 and sum("stopping after this update; again: at once" in line for line in said) == 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["0000005"]
+    monkeypatch.undo()
+    go(tmp_path)
+    assert contents(tmp_path) == whole
+
+
+def test_a_second_interrupt_during_a_save_leaves_the_others_whole(whole, tmp_path, monkeypatch):
+    clock, save_file = Clock(), training.save_file
+    monkeypatch.setattr(training, "time", clock)
+
+    def disturbed(*arguments):
+        save_file(*arguments)
+        if "0000010" in str(arguments[1]):
+            for _ in range(2):
+                signal.raise_signal(signal.SIGINT)
+                clock.now += 2
+
+    monkeypatch.setattr(training, "save_file", disturbed)
+    with pytest.raises(KeyboardInterrupt, match="at once"):
+        go(tmp_path)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["0000005"]
+    monkeypatch.undo()
+    go(tmp_path)
+    assert contents(tmp_path) == whole
+
+
+def test_a_lost_terminal_does_not_keep_a_training_from_stopping(tmp_path, monkeypatch):
+    def gone(*_, **__):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(training.tqdm, "write", gone)
+    with pytest.raises(KeyboardInterrupt, match="stopped after update 4;"):
+        go(tmp_path, lambda model: signal.raise_signal(signal.SIGINT) or {"held_out": 1.5})
 
 
 def test_a_signal_during_a_save_leaves_it_whole(whole, tmp_path, monkeypatch):
@@ -463,6 +544,9 @@ def test_a_log_drops_what_a_crash_cut_short(tmp_path):
     assert [line["step"] for line in Log(tmp_path, 9).lines] == [1, 2, 3]
     assert (tmp_path / "log.jsonl").read_text().count("\n") == 3
     assert [line["step"] for line in Log(tmp_path, 2).lines] == [1, 2]
+    for strange in ('{"loss": 1.0}', "7", "null", '{"step": null}'):
+        (tmp_path / "log.jsonl").write_text(f'{{"step": 1}}\n{strange}\n{{"step": 2}}\n')
+        assert Log(tmp_path, 9).lines == [{"step": 1}]
 
 
 # ---- losses that are read late
@@ -562,3 +646,11 @@ def test_fewer_checkpoints_than_asked_for_are_all_averaged(undisturbed):
 def test_a_record_can_be_made_without_git(monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert provenance()["commit"] is None
+
+
+def test_the_command_of_a_record_can_be_pasted(monkeypatch):
+    arguments = ["--out", "my model", "--text", "it's *", "--rate=2"]
+    monkeypatch.setattr(sys, "argv", ["/some/where/annotated/__main__.py", *arguments])
+    assert shlex.split(provenance()["command"]) == ["python", "-m", "annotated", *arguments]
+    monkeypatch.setattr(sys, "argv", ["benchmarks/12_grammar.py", "--seed", "1"])
+    assert provenance()["command"] == "python benchmarks/12_grammar.py --seed 1"
