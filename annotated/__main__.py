@@ -2,10 +2,16 @@
 
 import sys
 
-if __name__ == "__main__":
+
+def run():
+    """The exit status of the command line, also as the installed program `annotated`."""
     try:
         from annotated.cli import main  # here, so that an interrupt of this import leaves no traceback either
 
-        sys.exit(main())
+        return main()
     except KeyboardInterrupt:
-        sys.exit(130)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(run())
