@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from importlib import import_module
@@ -35,12 +35,13 @@ from annotated.data import (
     missing_files,
     pad_batch,
     prepare,
+    read_file,
     replacing,
     token_batches,
 )
 from annotated.decoding import Translator, hypotheses, length_penalty, save
-from annotated.evaluation import bleu, chrf, cross_entropy
-from annotated.training import Recipe, Run, average, provenance, train
+from annotated.evaluation import bleu, bleu_metric, chrf, cross_entropy
+from annotated.training import Recipe, Run, average, list_checkpoints, provenance, train
 from annotated.transformer import BASE, BIG, TINY, Config, Transformer
 
 __all__ = [
@@ -55,6 +56,8 @@ __all__ = [
     "fingerprint",
     "job_of",
     "done_before",
+    "claimed",
+    "check_output",
     "written",
     "printed",
     "opened",
@@ -66,17 +69,25 @@ __all__ = [
     "FilePairs",
     "hold_out",
     "sha256_of",
+    "name_of",
     "corpus_of_files",
     "read_corpus",
     "sampled",
     "make_vocabulary",
+    "too_long",
+    "positions_of",
     "encoded",
     "AsTheyAre",
     "token_pairs",
+    "MARK",
+    "check_folder",
+    "has_weights",
+    "read_run",
     "check_same_run",
     "begin",
     "score",
     "write_scores",
+    "to_score",
     "run_evaluate",
     "describe",
     "PRESETS",
@@ -85,6 +96,7 @@ __all__ = [
     "worker_for",
     "run_train",
     "held_out_loss",
+    "learn",
     "train_as",
     "finish",
     "state_of",
@@ -93,6 +105,8 @@ __all__ = [
     "MEANING",
     "PACE",
     "yes_or_no",
+    "at_least",
+    "folder_name",
     "METAVAR",
     "add_fields",
     "EXAMPLES",
@@ -105,6 +119,7 @@ __all__ = [
     "add_evaluate",
     "ABOUT",
     "make_parser",
+    "foreseen",
     "prepare_torch",
     "main",
 ]
@@ -277,20 +292,71 @@ def done_before(part, note, job):
 
 
 @contextmanager
-def written(path, job):
+def claimed(path):
+    """A file to be added to that one process at a time can have open in this way.
+
+    Args:
+        path: made where it is missing; the claim ends with the context or the process.
+
+    Raises:
+        ValueError: another process has claimed it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            what = f"another process is writing there: {path} is claimed"
+            raise ValueError(f"{what}; wait for its end, or name another place") from None
+        except (ImportError, OSError):
+            pass  # no locks on this system, or on this drive
+        yield file
+
+
+def check_output(path, part, source):
+    """Refuse an output that cannot take the place of what is there.
+
+    Args:
+        path, part: where the output goes, and where it is made.
+        source: the open file that is read, or None.
+
+    Raises:
+        ValueError: it is a folder, a pipe, a device, or the file that is read.
+    """
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name a file for the output")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is no regular file: use > FILE instead of --output FILE")
+    with suppress(AttributeError, OSError):  # what is read may be no file of the system
+        read = os.fstat(source.fileno())
+        if any(name.exists() and os.path.samestat(read, name.stat()) for name in (path, part)):
+            raise ValueError(f"{path} is the input: name another file for the output")
+
+
+@contextmanager
+def written(path, job, source=None):
     """A file that is written bit by bit, and appears under its name when it is complete.
 
     Until then it is PATH.part, with PATH.part.json beside it; see `done_before`.
 
+    Args:
+        path: where to; of a symbolic link, the file that it leads to is written.
+        job: see `job_of`.
+        source: the open file that is read, if any.
+
     Yields:
         how many lines are done already, and a function of (lines, text) that adds to them.
+
+    Raises:
+        ValueError: see `check_output` and `claimed`.
     """
+    path = os.path.realpath(path)
     part, note = Path(f"{path}.part"), Path(f"{path}.part.json")
-    if Path(path).is_dir():
-        raise ValueError(f"{path} is a folder: name a file for the output")
-    part.parent.mkdir(parents=True, exist_ok=True)
-    done = done_before(part, note, job)
-    with part.open("r+b" if done["bytes"] else "wb") as file:
+    check_output(Path(path), part, source)
+    with claimed(part) as file:
+        done = done_before(part, note, job)
         file.seek(done["bytes"])
         file.truncate()
 
@@ -307,8 +373,10 @@ def written(path, job):
 
 
 @contextmanager
-def printed():
+def printed(source=None):
     """Standard output, in the form of `written`: nothing is done already."""
+    if sys.stdout is None:  # the shell's >&-
+        raise ValueError("standard output is closed: name a file by --output")
     if hasattr(sys.stdout, "reconfigure"):  # the system's encoding may lack letters
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")
 
@@ -321,6 +389,8 @@ def printed():
 
 def opened(path):
     """A file's bytes, standard input's for None; ValueError where it cannot be read."""
+    if path is None and sys.stdin is None:  # the shell's <&-
+        raise ValueError("standard input is closed: name a file by --input")
     try:
         return nullcontext(sys.stdin.buffer) if path is None else open(path, "rb")
     except OSError as error:
@@ -331,8 +401,8 @@ def translate_stream(translator, options):
     """Translate a file or standard input to a file or standard output, window by window."""
     a_file = options.input and options.input.is_file()
     size = options.input.stat().st_size if a_file else None
-    output = written(options.output, job_of(options)) if options.output else printed()
-    with opened(options.input) as file, output as (done, add):
+    output = partial(written, options.output, job_of(options)) if options.output else printed
+    with opened(options.input) as file, output(file) as (done, add):
         if done:
             print(f"{options.output}: going on after {done} lines", file=sys.stderr)
         lines = islice(text_lines(file), done, None)
@@ -348,10 +418,10 @@ def converse(translator, options):
     """Translate each line as it is typed; `quit` or the end of the input (Ctrl-D) ends."""
     def ask():
         print("> ", end="", file=sys.stderr, flush=True)
-        return sys.stdin.buffer.readline()
+        return file.readline()
 
     print("A sentence, then Enter; quit or Ctrl-D ends.", file=sys.stderr)
-    with printed() as (_, add):
+    with opened(None) as file, printed() as (_, add):
         for line in text_lines(iter(ask, b"")):
             if line.strip() == "quit":
                 break
@@ -361,6 +431,9 @@ def converse(translator, options):
 
 def load(folder, device):
     """The Translator of a model folder of any kind; see `annotated.load`."""
+    if len(folder.parts) == 1 and not folder.exists():
+        hint = "a name on the Hugging Face hub reads owner/model"
+        raise ValueError(f"there is no folder {folder}, and {hint}")
     return import_module("annotated").load(folder, device)
 
 
@@ -370,7 +443,7 @@ def run_translate(options):
         said = "interactive means standard input and output"
         raise ValueError(f"{said}: leave out --input and --output")
     translator = load(options.model, options.device)
-    typed = options.input is None and options.output is None and sys.stdin.isatty()
+    typed = not (options.input or options.output) and sys.stdin and sys.stdin.isatty()
     (converse if options.interactive or typed else translate_stream)(translator, options)
 
 
@@ -446,6 +519,11 @@ def sha256_of(path):
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def name_of(source, target):
+    """What text in two files is called, in letters that UTF-8 can write."""
+    return f"{source.name} and {target.name}".encode("utf-8", "replace").decode()
+
+
 def corpus_of_files(options):
     """The corpus in the files --source, --target, --valid-source and --valid-target.
 
@@ -455,7 +533,7 @@ def corpus_of_files(options):
     pairs = FilePairs(options.source, options.target)
     given = options.valid_source
     held_out = FilePairs(given, options.valid_target) if given else None
-    name = f"{options.source.name} and {options.target.name}"
+    name = name_of(options.source, options.target)
     total = sum(1 for _ in pairs)
     if not total:
         raise ValueError(f"{name} hold no sentence pair")
@@ -516,7 +594,19 @@ def make_vocabulary(corpus, size, folder):
     return vocabulary
 
 
-def encoded(pairs, vocabulary, recipe, longest=None):
+def too_long(text, s, t, limits):
+    """The error about a pair that is longer than some limits, given as NAME=VALUE."""
+    return ValueError(
+        f"the pair that begins {text[:40]!r} has {len(s)} source and {len(t)} target tokens, "
+        f"more than {limits}: raise that, or leave such pairs out with --longest N")
+
+
+def positions_of(config):
+    """How many positions a model of these sizes has; None for any number."""
+    return config.max_positions if config.positions == "learned" else None
+
+
+def encoded(pairs, vocabulary, recipe, longest=None, positions=None):
     """Turn pairs of texts into pairs of identifiers, one after the other.
 
     Args:
@@ -524,24 +614,24 @@ def encoded(pairs, vocabulary, recipe, longest=None):
         vocabulary: with `encode`.
         recipe: its source_tokens and target_tokens are what a sentence may have.
         longest: leave out pairs with a side of more tokens; None leaves out none.
+        positions: how many the model has, see `positions_of`; None: as many as are wanted.
 
     Yields:
         (source ids, target ids), each ending in eos.
 
     Raises:
-        ValueError: a pair is too long for any batch.
+        ValueError: a pair is too long for any batch, or for the model.
     """
     left = 0
     for source, target in pairs:
         s, t = vocabulary.encode(source), vocabulary.encode(target)
         if longest and max(len(s), len(t)) > longest:
             left += 1
+        elif positions and max(len(s), len(t)) > positions:
+            raise too_long(source, s, t, f"max_positions={positions}")
         elif len(s) > recipe.source_tokens or len(t) > recipe.target_tokens:
-            raise ValueError(
-                f"the pair that begins {source[:40]!r} has {len(s)} source and {len(t)} "
-                f"target tokens, more than source_tokens={recipe.source_tokens} or "
-                f"target_tokens={recipe.target_tokens}: "
-                "raise them, or leave such pairs out with --longest N")
+            raise too_long(source, s, t, f"source_tokens={recipe.source_tokens} or "
+                                         f"target_tokens={recipe.target_tokens}")
         else:
             yield s, t
     if left:
@@ -566,8 +656,13 @@ class AsTheyAre:
         return self.size
 
 
-def token_pairs(corpus, vocabulary, recipe, folder, longest=None):
+def token_pairs(corpus, vocabulary, recipe, folder, longest=None, positions=None):
     """Encode a corpus: training text to folder/tokens on disk, held-out text to a list.
+
+    Args:
+        corpus: a `Corpus`.
+        folder: of the training.
+        vocabulary, recipe, longest, positions: as for `encoded`.
 
     Returns:
         a `TokenPairs`, and a list of (source ids, target ids).
@@ -575,13 +670,60 @@ def token_pairs(corpus, vocabulary, recipe, folder, longest=None):
     Raises:
         ValueError: no training or no held-out pair is left; see also `encoded`.
     """
-    held_out = list(encoded(corpus.validation, vocabulary, recipe, longest))
+    limits = recipe, longest, positions
+    held_out = list(encoded(corpus.validation, vocabulary, *limits))
     if not held_out:
         raise ValueError(f"longest={longest} leaves out every held-out pair: raise it")
-    if (folder / "run.json").exists() and (folder / "tokens").exists():
-        return TokenPairs(folder / "tokens"), held_out
-    training = encoded(corpus.train, vocabulary, recipe, longest)
+    if (folder / "run.json").exists():
+        with suppress(ValueError):  # there are none, or damaged ones
+            return TokenPairs(folder / "tokens"), held_out
+    training = encoded(corpus.train, vocabulary, *limits)
     return prepare(training, AsTheyAre(len(vocabulary)), folder / "tokens"), held_out
+
+
+MARK = ".training"
+
+
+def check_folder(folder):
+    """Refuse a training folder that holds what no training has written.
+
+    Raises:
+        ValueError: names what is there, or says that the folder is a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file, not a folder: choose another --out")
+    if (folder / "run.json").exists():
+        return
+    names = "README.md config.json model.safetensors checkpoints log.jsonl scores.json".split()
+    if not (folder / MARK).exists():
+        names += ["tokens", "words.txt", "*.model"]
+    found = [path.name for name in names for path in folder.glob(name)]
+    if found:
+        what = f"{folder} is no training folder, but holds {found[0]}"
+        raise ValueError(f"{what}, which would be lost: choose another --out")
+
+
+def has_weights(folder):
+    """Whether a training folder holds a checkpoint, or the model that was made of them."""
+    return bool(list_checkpoints(folder)) or (folder / "config.json").exists()
+
+
+def read_run(folder):
+    """What run.json holds: a dict whose parts config, recipe and data are dicts, if there.
+
+    Raises:
+        ValueError: it cannot be read, or is damaged.
+    """
+    content = read_file(folder / "run.json")
+    try:
+        run = json.loads(content)
+        parts = run, *(run.get(name, {}) for name in ("config", "recipe", "data"))
+        if all(isinstance(part, dict) for part in parts):
+            return run
+        why = "its parts should hold names with values"
+    except (ValueError, AttributeError) as error:
+        why = error
+    raise ValueError(f"{folder / 'run.json'} is damaged: {why}")
 
 
 def check_same_run(folder, **wanted):
@@ -592,11 +734,13 @@ def check_same_run(folder, **wanted):
         wanted: parts of run.json (config, recipe, data), each a dict.
 
     Raises:
-        ValueError: names the first field that differs.
+        ValueError: names the first field that differs; or run.json is damaged.
     """
     if not (folder / "run.json").exists():
         return
-    begun = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    begun = read_run(folder)
+    if not has_weights(folder):
+        wanted.pop("recipe", None)
     free = ("steps", "evaluate_every", "save_every", "vocab")  # vocab has a check of its own
     for part, values in wanted.items():
         for field, value in values.items():
@@ -611,10 +755,10 @@ def begin(folder, config, recipe, data):
     """Write run.json; where a stopped run goes on, add to it with what it went on."""
     path = folder / "run.json"
     run = provenance(config=config, recipe=recipe, data=data)
-    if path.exists():
+    if path.exists() and has_weights(folder):
         now = {name: run[name] for name in ("command", "commit", "date")}
         now["steps"] = recipe.steps
-        run = json.loads(path.read_text(encoding="utf-8"))
+        run = read_run(folder)
         run["continued"] = [*run.get("continued", []), now]
     with replacing(path) as fresh:
         fresh.write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
@@ -651,17 +795,32 @@ def write_scores(folder, scores, outputs=None):
             fresh.write_text(text, encoding="utf-8", newline="\n")
 
 
-def run_evaluate(options):
-    """`evaluate`: translate a held-out set and score it."""
-    if bool(options.corpus) == bool(options.source and options.target):
+def to_score(options):
+    """The name and the pairs of what `evaluate` is to score.
+
+    Raises:
+        ValueError: a name and files are given, or neither, or there is no pair.
+    """
+    files = options.source, options.target
+    if any(files) != all(files) or bool(options.corpus) == all(files):
         raise ValueError("give either --corpus NAME, or --source FILE and --target FILE")
     if options.corpus:
         name, pairs = options.corpus, getattr(load_corpus(options.corpus), options.split)
     else:
-        name = f"{options.source.name} and {options.target.name}"
-        pairs = list(FilePairs(options.source, options.target))
+        name, pairs = name_of(*files), list(FilePairs(*files))
     if not pairs:
         raise ValueError(f"{name} hold no sentence pair")
+    return name, pairs
+
+
+def run_evaluate(options):
+    """`evaluate`: translate a held-out set and score it."""
+    name, pairs = to_score(options)
+    bleu_metric(options.lowercase, options.tokenize)  # refuses a name that it does not know
+    if options.out and options.out.exists() and not options.out.is_dir():
+        raise ValueError(f"{options.out} is a file, not a folder: choose another --out")
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
     translator = load(options.model, options.device)
     search = options.beam, options.alpha
     scores, outputs = score(translator, pairs, *search, options.lowercase, options.tokenize)
@@ -697,7 +856,7 @@ def describe(corpus, config, run, used, scores=None):
     text += "python -m annotated translate --model THIS --input FILE\n"
     code = 'import annotated; print(annotated.load("THIS").translate(["TEXT"]))'
     text += f"python -c '{code}'\n```\n"
-    return text
+    return text.encode("utf-8", "replace").decode()  # the command may hold any bytes
 
 
 PRESETS = {
@@ -737,11 +896,19 @@ class Worker:
 
 
 def worker_for(options):
-    """A context that gives the worker the options ask for; may set the options' device."""
+    """A context that gives the worker the options ask for; may set the options' device.
+
+    Raises:
+        ValueError: the batches of an update cannot be shared among the processes.
+    """
     asked = options.fast or options.compile or options.precision
-    if asked or "LOCAL_RANK" in os.environ:  # torchrun sets it
-        return import_module("annotated.gpu").fast_worker(options)
-    return nullcontext(Worker())
+    if not asked and "LOCAL_RANK" not in os.environ:  # torchrun sets it
+        return nullcontext(Worker())
+    processes, batches = int(os.environ.get("WORLD_SIZE", 1)), settings(options)[1].accumulate
+    if batches % processes:
+        what = f"accumulate must be a multiple of the processes, got {batches} batches"
+        raise ValueError(f"{what} for {processes} processes: try --accumulate {processes}")
+    return import_module("annotated.gpu").fast_worker(options)
 
 
 def run_train(options):
@@ -755,33 +922,41 @@ def held_out_loss(batches, model):
     return {"validation_loss": round(cross_entropy(model, batches), 4)}
 
 
-def train_as(worker, options):
-    """Train in one of perhaps several processes, the first of which writes everything."""
-    (config, recipe), folder, corpus = settings(options), options.out, read_corpus(options)
-    data = {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance,
-            "longest": options.longest}
-    check_same_run(folder, config=asdict(config), recipe=asdict(recipe), data=data)
-    with worker.turn():
-        vocabulary = make_vocabulary(corpus, config.vocab, folder)
-        pairs, held_out = token_pairs(corpus, vocabulary, recipe, folder, options.longest)
-        config = replace(config, vocab=len(vocabulary))
-        if worker.first:
-            begin(folder, config, recipe, data)
-    torch.manual_seed(recipe.seed)
-    model = Transformer(config, worker.attention).to(options.device)
+def learn(worker, model, recipe, pairs, held_out, folder):
+    """Train a model on encoded pairs as the worker does it; the first one keeps a record."""
     budget = recipe.source_tokens, recipe.target_tokens
     evaluate = partial(held_out_loss, list(token_batches(held_out, *budget)))
     batches = worker.feed(Batches(pairs, *budget, recipe.seed))
     keeps = {"folder": folder, "evaluate": evaluate} if worker.first else {}
     train(model, recipe, batches, start=worker.start, **keeps)
-    if worker.first:
-        finish(model, vocabulary, corpus, folder, recipe.keep, options.score)
+
+
+def train_as(worker, options):
+    """Train in one of perhaps several processes, the first of which writes everything."""
+    (config, recipe), folder, corpus = settings(options), options.out, read_corpus(options)
+    data = {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance,
+            "longest": options.longest}
+    check_folder(folder)
+    check_same_run(folder, config=asdict(config), recipe=asdict(recipe), data=data)
+    with claimed(folder / MARK) if worker.first else nullcontext():
+        with worker.turn():
+            vocabulary = make_vocabulary(corpus, config.vocab, folder)
+            limits = options.longest, positions_of(config)
+            texts = token_pairs(corpus, vocabulary, recipe, folder, *limits)
+            config = replace(config, vocab=len(vocabulary))
+            if worker.first:
+                begin(folder, config, recipe, data)
+        torch.manual_seed(recipe.seed)
+        model = Transformer(config, worker.attention).to(options.device)
+        learn(worker, model, recipe, *texts, folder)
+        if worker.first:
+            finish(model, vocabulary, corpus, folder, recipe.keep, options.score)
 
 
 def finish(model, vocabulary, corpus, folder, keep, most):
     """Average the last checkpoints; save the model, score it on held-out pairs, describe."""
     used = average(model, folder, keep)
-    run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    run = read_run(folder)
     save(folder, model, vocabulary, describe(corpus, model.config, run, used))
     print(f"{folder} holds the model: the mean of {used} checkpoints", file=sys.stderr)
     if most:
@@ -818,7 +993,7 @@ def add_fetch(parser):
     """Options of `fetch`."""
     names = ", ".join(CORPORA)
     parser.add_argument("name", nargs="?", help=f"{names}, or all; default: list them")
-    parser.add_argument("--folder", type=Path,
+    parser.add_argument("--folder", type=folder_name,
                         help="where to; default: $ANNOTATED_DATA, else the system's cache")
 
 
@@ -866,6 +1041,23 @@ def yes_or_no(text):
     if text.lower() not in ("true", "false"):
         raise argparse.ArgumentTypeError(f"give true or false, not {text!r}")
     return text.lower() == "true"
+
+
+def at_least(least):
+    """The type of an option that is a whole number, this one or more."""
+    def number(text):
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"give a whole number, {least} or more, not {text!r}")
+        return int(text)
+
+    return number
+
+
+def folder_name(text):
+    """The path of an option that names a folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("name a folder, not ''")
+    return Path(text)
 
 
 METAVAR = {int: "N", float: "X", str: "NAME", yes_or_no: "true|false"}
@@ -941,8 +1133,10 @@ def add_speed(parser):
 def add_search(parser):
     """Options of the search."""
     add = parser.add_argument
-    add("--model", type=Path, required=True, help="a model folder, ours or MarianMT's")
-    add("--beam", type=int, default=4, help="of the search; 1 is greedy (default 4)")
+    add("--model", type=Path, required=True,
+        help="a model folder, ours or MarianMT's, or owner/model on the Hugging Face hub")
+    add("--beam", type=at_least(1), default=4, metavar="K",
+        help="of the search; 1 is greedy (default 4)")
     add("--alpha", type=float, default=0.6, help="of the length penalty (default 0.6)")
     add_machine(parser)
 
@@ -956,13 +1150,13 @@ def add_train(parser):
         help="held-out source sentences; default: about one pair "
         "in fifty, 2000 at most, chosen by a hash of the text and never trained on")
     add("--valid-target", type=Path, help="their translations")
-    add("--out", type=Path, required=True,
+    add("--out", type=folder_name, required=True,
         help="folder for the model, its log and its checkpoints")
     add("--preset", choices=PRESETS, default="small",
         help="sizes to begin with (default small)")
-    add("--longest", type=int,
+    add("--longest", type=at_least(1), metavar="N",
         help="leave out pairs with a side of more tokens, and say how many")
-    add("--score", type=int, default=1000,
+    add("--score", type=at_least(0), default=1000, metavar="N",
         help="held-out pairs to be translated and scored "
         "at the end, at most (default 1000; 0: none)")
     sizes = "sizes (the paper's symbols; what is not given, the preset decides)"
@@ -976,11 +1170,12 @@ def add_translate(parser):
     add_search(parser)
     add("--input", type=Path, help="a file, one sentence a line; default: standard input")
     add("--output", type=Path, help="a file; default: standard output")
-    add("--n-best", type=int, default=0, metavar="K",
+    add("--n-best", type=at_least(0), default=0, metavar="K",
         help="K translations of a line, each as number, score and text with tabs between")
     add("--interactive", action="store_true",
         help="answer each line at once, as on a terminal")
-    add("--window", type=int, default=1000, help="lines translated together (default 1000)")
+    add("--window", type=at_least(1), default=1000, metavar="N",
+        help="lines translated together (default 1000)")
 
 
 def add_evaluate(parser):
@@ -993,7 +1188,7 @@ def add_evaluate(parser):
     add("--lowercase", action="store_true", help="compare without case")
     add("--tokenize", default="13a", metavar="NAME",
         help="BLEU's tokeniser: 13a (default), zh for Chinese, char, intl, none, ...")
-    add("--out", type=Path, help="folder for scores.json and outputs.txt")
+    add("--out", type=folder_name, help="folder for scores.json and outputs.txt")
 
 
 ABOUT = "Train, use and score the Transformer of the book."
@@ -1022,11 +1217,19 @@ def make_parser():
     return parser
 
 
+def foreseen(error):
+    """Whether an error is the user's, or a limit of the machine, and no mistake of ours."""
+    if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
+        return "allocate memory" in str(error) or "overflowed" in str(error)
+    limits = FloatingPointError, OverflowError, MemoryError, torch.OutOfMemoryError
+    return isinstance(error, (ValueError, TypeError, OSError, *limits))
+
+
 def prepare_torch(options):
     """Set the number of threads, and refuse a device that is not there."""
     if getattr(options, "threads", None) is not None:
-        if options.threads < 1:
-            raise ValueError(f"threads must be 1 or more, got {options.threads}")
+        if not 1 <= options.threads <= 1024:
+            raise ValueError(f"threads must be from 1 to 1024, got {options.threads}")
         torch.set_num_threads(options.threads)
     if getattr(options, "device", "cpu") != "cpu" and not torch.cuda.is_available():
         raise ValueError(f"device={options.device!r}: no CUDA device here; use --device cpu")
@@ -1041,6 +1244,7 @@ def main(arguments=None):
     Returns:
         the exit status: 0; 2: cannot be done; 130: interrupted; 141: nobody reads on.
     """
+    sys.stderr = sys.stderr or open(os.devnull, "w")
     options = make_parser().parse_args(arguments)
     try:
         prepare_torch(options)
@@ -1053,9 +1257,9 @@ def main(arguments=None):
         status, said = 130, str(error) or "stopped"
     except ModuleNotFoundError as error:
         status, said = 2, f"{error}: install it with pip install {error.name}"
-    except (
-        ValueError, TypeError, OSError, FloatingPointError, torch.OutOfMemoryError,
-    ) as error:
-        status, said = 2, one_line(str(error))
+    except Exception as error:
+        if not foreseen(error):
+            raise
+        status, said = 2, one_line(str(error)) or "there is not enough memory"
     print(f"annotated {options.command}: {said}", file=sys.stderr)
     return status

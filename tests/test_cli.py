@@ -4,6 +4,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -502,6 +503,7 @@ def test_what_lies_in_a_folder_without_a_run_is_made_anew(text, model, tmp_path,
     for name in ("subwords.model", "tokens"):  # as if the run had been killed before it began
         source, target = model / name, tmp_path / "out" / name
         shutil.copytree(source, target) if source.is_dir() else (target.parent.mkdir(), shutil.copy(source, target))
+    (tmp_path / "out" / cli.MARK).touch()
     (tmp_path / "few.en").write_text("".join(f"word{i % 5} thing{i % 7}\n" for i in range(35)))
     few = ["--source", tmp_path / "few.en", "--target", tmp_path / "few.en"]
     status, _, said = called("train", *few, *SIZES[:3], "290", *SIZES[4:], "--steps", 1, "--score", 0, "--out", tmp_path / "out")
@@ -575,8 +577,9 @@ def test_input_that_cannot_be_used_gives_one_line(model, text, tmp_path, called)
         (["translate", "--model", model, "--input", tmp_path], "cannot read"),
         (["translate", "--model", model, "--interactive", "--input", en], "leave out --input"),
         ([*train, "--source", tmp_path, "--target", de], "is no regular file"),
-        (["translate", "--model", model, "--window", 0], "window must be 1 line or more"),
-        (["translate", "--model", model, "--threads", 0], "threads must be 1 or more"),
+        (["translate", "--model", model, "--threads", 0], "threads must be from 1 to 1024"),
+        (["translate", "--model", model, "--threads", 99999999999999], "threads must be from 1 to 1024"),
+        (["translate", "--model", "opus-mt-en-de"], "reads owner/model"),
         (["translate", "--model", model, "--device", "cuda:99"], "device='cuda:99'"),
         ([*train, "--source", en, "--target", tmp_path / "nothing"], "cannot read"),
         ([*train, "--source", en, "--target", tmp_path / "short.de"], "has 32 lines and"),
@@ -590,9 +593,10 @@ def test_input_that_cannot_be_used_gives_one_line(model, text, tmp_path, called)
         ([*train, "--source", en, "--target", de, "--h", "5"], "got h=5 and d_model=32"),
         ([*train, "--source", en, "--target", de, "--source_tokens", "3"], "source_tokens=3"),
         ([*train, "--source", en, "--target", de, "--longest", "2"], "longest=2"),
-        (["translate", "--model", model, "--beam", "0"], "beam must be 1 or more"),
         (["evaluate", "--model", model], "give either"),
-        (["evaluate", "--model", model, "--source", en, "--target", de, "--tokenize", "none-such"], "none-such"),
+        (["evaluate", "--model", model, "--corpus", "grammar", "--source", en], "give either"),
+        (["evaluate", "--model", model, "--source", en], "give either"),
+        ([*train[:-1], en, "--source", en, "--target", de], "is a file, not a folder"),
     ]:
         status, _, said = called(*arguments, stdin=b"a line\n")
         lines = [line for line in said.replace("\r", "\n").split("\n") if line.startswith("annotated ")]
@@ -648,3 +652,183 @@ def test_the_version_is_the_package_s(capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(["--version"])
     assert stop.value.code == 0 and capsys.readouterr().out.startswith(f"annotated {annotated.__version__}, torch ")
+
+
+@pytest.mark.parametrize("option, value", [
+    ("--window", 0), ("--beam", 0), ("--n-best", -1), ("--n-best", "x"), ("--score", -3), ("--longest", 0), ("--out", ""),
+])
+def test_numbers_below_their_least_and_empty_names_are_refused(option, value, capsys):
+    command = ["train", "--out", "x"] if option in ("--score", "--longest", "--out") else ["translate", "--model", "x"]
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*command, option, str(value)])
+    assert stop.value.code == 2 and re.search(f"{option}: (give a whole number, |name a folder)", capsys.readouterr().err)
+
+
+# ---- nothing is written over that is not ours
+
+
+def test_an_output_that_cannot_be_replaced_is_refused(tmp_path, called, fake, monkeypatch):
+    text, fifo = tmp_path / "text", tmp_path / "fifo"
+    text.write_text("a\n")
+    os.mkfifo(fifo)
+    (tmp_path / "link").symlink_to(text)
+    (tmp_path / "text2.part").write_text("b\n")
+    for source, output, hint in (
+        (text, fifo, "is no regular file: use > FILE"),
+        (text, text, "is the input"),
+        (text, tmp_path / "link", "is the input"),
+        (tmp_path / "link", text, "is the input"),
+        (tmp_path / "text2.part", tmp_path / "text2", "is the input"),
+    ):
+        status, _, said = called("translate", "--model", fake, "--input", source, "--output", output)
+        assert status == 2 and hint in said, (source, output, said)
+    with text.open() as file:  # the shell's < text
+        monkeypatch.setattr(sys, "stdin", file)
+        assert cli.main(["translate", "--model", str(fake), "--output", str(text)]) == 2
+    assert text.read_text() == "a\n" and fifo.is_fifo() and (tmp_path / "link").is_symlink()
+    assert (tmp_path / "text2.part").read_text() == "b\n"
+
+
+def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path, called, fake):
+    (tmp_path / "there").write_text("old\n")
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    assert called("translate", "--model", fake, "--output", tmp_path / "link", stdin=b"a\n")[0] == 0
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "there").read_text() == "A |\n"
+
+
+def test_a_folder_that_is_no_training_s_stays_as_it_is(model, text, tmp_path, called):
+    files = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, "--steps", 1, "--score", 0]
+    for name in ("README.md", "words.txt", "config.json", "tokens/notes.txt", "mine.model", "checkpoints/x"):
+        folder = tmp_path / name.replace("/", "-")
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("mine")
+        status, _, said = called(*files, "--out", folder)
+        assert status == 2 and f"holds {name.split('/')[0]}" in said and "choose another --out" in said
+        assert [path.read_text() for path in folder.rglob("*") if path.is_file()] == ["mine"]
+    given = shutil.copytree(model, tmp_path / "given", ignore=shutil.ignore_patterns("run.json"))
+    before = (given / "model.safetensors").read_bytes()
+    assert called(*files, "--out", given)[0] == 2 and (given / "model.safetensors").read_bytes() == before
+
+
+def test_one_process_at_a_time_writes_to_a_place(text, tmp_path, called, fake):
+    pytest.importorskip("fcntl")
+    (tmp_path / "out.part").write_text("theirs\n")
+    files = ["--source", text / "train.en", "--target", text / "train.de"]
+    with cli.claimed(tmp_path / "out.part"), cli.claimed(tmp_path / "model" / cli.MARK):
+        for command in (
+            ["translate", "--model", fake, "--output", tmp_path / "out"],
+            ["train", *files, *SIZES, "--steps", 1, "--out", tmp_path / "model"],
+        ):
+            status, _, said = called(*command)
+            assert status == 2 and "another process is writing there" in said
+    assert (tmp_path / "out.part").read_text() == "theirs\n" and len(list((tmp_path / "model").iterdir())) == 1
+    assert called("translate", "--model", fake, "--output", tmp_path / "out", stdin=b"a\n")[0] == 0
+
+
+# ---- what would fail late
+
+
+def test_names_that_are_no_utf8_do_not_cost_the_training(text, tmp_path, called):
+    odd = tmp_path / os.fsdecode(b"tr\xe4in.en")
+    try:
+        shutil.copy(text / "train.en", odd)
+    except OSError:
+        pytest.skip("this file system wants UTF-8 names")
+    arguments = ["train", "--source", odd, "--target", text / "train.de", *SIZES, "--steps", 1, "--score", 1, "--out", tmp_path / "out"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", list(map(str, arguments)))  # which the record tells
+        status, _, said = called(*arguments)
+    assert status == 0, said
+    assert "tr?in.en and train.de" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_batches_that_the_processes_cannot_share_are_refused_before_the_run_begins(text, tmp_path, called, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    arguments = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, "--out", tmp_path / "out"]
+    status, _, said = called(*arguments, "--accumulate", 3)
+    assert status == 2 and "got 3 batches for 2 processes: try --accumulate 2" in said and not (tmp_path / "out").exists()
+
+
+def test_a_run_without_weights_begins_anew_with_another_recipe_only(text, tmp_path, called):
+    arguments = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, "--steps", 3, "--score", 0, "--out", tmp_path]
+    status, _, said = called(*arguments, "--rate", 1e30)  # fails in its second update
+    assert status == 2 and (tmp_path / "run.json").exists(), said
+    assert called(*arguments, "--d_ff", 64)[0] == 2
+    with (tmp_path / "tokens" / "tokens.bin").open("r+b") as file:
+        file.truncate(10)  # damaged: made anew
+    status, _, said = called(*arguments, "--rate", 1)
+    run = json.loads((tmp_path / "run.json").read_text())
+    assert status == 0 and run["recipe"]["rate"] == 1 and "continued" not in run, said
+    assert [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [1, 2, 3, 3]
+    assert called(*arguments, "--rate", 2)[0] == 2
+
+
+def test_learned_positions_must_be_enough(text, tmp_path, called):
+    arguments = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, "--out", tmp_path]
+    status, _, said = called(*arguments, "--positions", "learned", "--max_positions", 3)
+    assert status == 2 and "more than max_positions=3: raise that, or leave such pairs out with --longest" in said
+    assert not (tmp_path / "run.json").exists()
+
+
+@pytest.mark.parametrize("content", ["", "[]", "3", '{"config": 3}', "\x00"])
+def test_a_damaged_run_is_named(text, tmp_path, called, content):
+    (tmp_path / "run.json").write_text(content)
+    status, _, said = called("train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, "--out", tmp_path)
+    assert status == 2 and f"{tmp_path}/run.json is damaged: " in said
+
+
+def test_what_evaluate_cannot_do_is_found_out_before_it_translates(text, tmp_path, called, monkeypatch):
+    monkeypatch.setattr(cli, "load", lambda folder, device: pytest.fail("it has begun"))
+    (tmp_path / "file").touch()
+    arguments = ["evaluate", "--model", tmp_path, "--source", text / "train.en", "--target", text / "train.de"]
+    for more, hint in ((["--tokenize", "none-such"], "none-such"), (["--out", tmp_path / "file"], "is a file, not a folder")):
+        status, _, said = called(*arguments, *more)
+        assert status == 2 and hint in said
+
+
+def test_closed_streams_cost_a_line(fake, tmp_path, monkeypatch, called, capsys):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", None)
+        assert cli.main(["translate", "--model", str(fake)]) == 2
+        assert "standard input is closed" in capsys.readouterr().err
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", None)
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n")))
+        assert cli.main(["translate", "--model", str(fake)]) == 2
+    assert "standard output is closed" in capsys.readouterr().err
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stderr", None)
+        assert cli.main(["translate", "--model", str(tmp_path / "none" / "such")]) == 2
+        sys.stderr.close()
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("error, said", [
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "can't allocate memory"),
+    (RuntimeError("Storage size calculation overflowed"), "overflowed"),
+    (MemoryError(), "not enough memory"),
+    (OverflowError("Result too large"), "Result too large"),
+    (RuntimeError("a mistake of ours"), None),
+])
+def test_a_job_that_is_too_large_costs_a_line(called, monkeypatch, tmp_path, error, said):
+    def load(folder, device):
+        raise error
+
+    monkeypatch.setattr(cli, "load", load)
+    if said is None:
+        with pytest.raises(RuntimeError):
+            called("translate", "--model", tmp_path)
+    else:
+        status, _, line = called("translate", "--model", tmp_path)
+        assert status == 2 and said in line
+
+
+def test_the_installed_program_ends_quietly_when_it_is_interrupted(monkeypatch):
+    from annotated.__main__ import run
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "main", interrupted)
+    assert run() == 130
