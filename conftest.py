@@ -1,6 +1,7 @@
 """Settings of every test run, for the unit tests and for the notebooks' kernels."""
 
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -14,6 +15,9 @@ from kernel import REPRODUCIBLE, profile  # noqa: E402
 
 for name, value in REPRODUCIBLE.items():
     os.environ.setdefault(name, value)
+# Begun in the background of a shell without job control, interrupts are ignored, here and in what tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 FOLDER = tempfile.TemporaryDirectory()
 os.environ.update(profile(FOLDER.name))
 

@@ -39,7 +39,7 @@ from annotated.data import (
     replacing,
     token_batches,
 )
-from annotated.decoding import Translator, hypotheses, length_penalty, save
+from annotated.decoding import Translator, check_device, hypotheses, length_penalty, save
 from annotated.evaluation import bleu, bleu_metric, chrf, cross_entropy
 from annotated.training import Recipe, Run, average, list_checkpoints, provenance, train
 from annotated.transformer import BASE, BIG, TINY, Config, Transformer
@@ -299,7 +299,7 @@ def claimed(path):
         path: made where it is missing; the claim ends with the context or the process.
 
     Raises:
-        ValueError: another process has claimed it.
+        ValueError: another process has claimed it, or has just given it another name.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
@@ -312,6 +312,8 @@ def claimed(path):
             raise ValueError(f"{what}; wait for its end, or name another place") from None
         except (ImportError, OSError):
             pass  # no locks on this system, or on this drive
+        if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            raise ValueError(f"another process has just finished {path}: try again")
         yield file
 
 
@@ -352,9 +354,9 @@ def written(path, job, source=None):
     Raises:
         ValueError: see `check_output` and `claimed`.
     """
-    path = os.path.realpath(path)
+    named, path = Path(path), os.path.realpath(path)
     part, note = Path(f"{path}.part"), Path(f"{path}.part.json")
-    check_output(Path(path), part, source)
+    check_output(named, part, source)
     with claimed(part) as file:
         done = done_before(part, note, job)
         file.seek(done["bytes"])
@@ -368,7 +370,10 @@ def written(path, job, source=None):
                 fresh.write_text(json.dumps({"job": job, **done}) + "\n", encoding="utf-8")
 
         yield done["lines"], add
-    os.replace(part, path)
+        if os.name == "posix":  # while it is claimed; Windows renames no open file
+            os.replace(part, path)
+    if os.name != "posix":
+        os.replace(part, path)
     note.unlink(missing_ok=True)
 
 
@@ -696,7 +701,7 @@ def check_folder(folder):
         return
     names = "README.md config.json model.safetensors checkpoints log.jsonl scores.json".split()
     if not (folder / MARK).exists():
-        names += ["tokens", "words.txt", "*.model"]
+        names += ["tokens", Words.filename, Subwords.filename]
     found = [path.name for name in names for path in folder.glob(name)]
     if found:
         what = f"{folder} is no training folder, but holds {found[0]}"
@@ -899,12 +904,16 @@ def worker_for(options):
     """A context that gives the worker the options ask for; may set the options' device.
 
     Raises:
-        ValueError: the batches of an update cannot be shared among the processes.
+        ValueError: the batches of an update cannot be shared among the processes, or the model
+            is one that only the plain update trains.
     """
     asked = options.fast or options.compile or options.precision
     if not asked and "LOCAL_RANK" not in os.environ:  # torchrun sets it
         return nullcontext(Worker())
-    processes, batches = int(os.environ.get("WORLD_SIZE", 1)), settings(options)[1].accumulate
+    config, recipe = settings(options)
+    if config.output_bias:
+        raise ValueError("output_bias cannot be trained with --fast or by several processes")
+    processes, batches = int(os.environ.get("WORLD_SIZE", 1)), recipe.accumulate
     if batches % processes:
         what = f"accumulate must be a multiple of the processes, got {batches} batches"
         raise ValueError(f"{what} for {processes} processes: try --accumulate {processes}")
@@ -1233,6 +1242,8 @@ def prepare_torch(options):
         torch.set_num_threads(options.threads)
     if getattr(options, "device", "cpu") != "cpu" and not torch.cuda.is_available():
         raise ValueError(f"device={options.device!r}: no CUDA device here; use --device cpu")
+    if hasattr(options, "device") and "LOCAL_RANK" not in os.environ:  # torchrun's choose theirs
+        check_device(options.device)
 
 
 def main(arguments=None):

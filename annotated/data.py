@@ -99,6 +99,8 @@ __all__ = [
     "flush",
     "remove",
     "put_back",
+    "umask_here",
+    "UMASK",
     "share",
     "replacing",
     "read_file",
@@ -1475,16 +1477,24 @@ def put_back(path, old):
         os.replace(old, path)
 
 
+def umask_here():
+    """The permissions that new files of this process do not get."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+UMASK = umask_here()
+
+
 def share(path):
     """Give a file the permissions that a new file has here; some libraries give fewer.
 
     Args:
         path: a file, a `Path`.
     """
-    mask = os.umask(0)
-    os.umask(mask)
-    with suppress(PermissionError):  # on a disk without permissions
-        path.chmod(0o666 & ~mask)
+    with suppress(OSError):  # on a disk without permissions
+        path.chmod(0o666 & ~UMASK)
 
 
 @contextmanager

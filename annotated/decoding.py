@@ -452,7 +452,8 @@ class Translator:
         model: anything with `start`, `step` and `config`; changed later, it needs a new
             Translator, because this one searches with a copy (see `packed`).
         vocabulary: anything with `encode` and `decode`.
-        longest: a line of more tokens, which the model has not seen, is translated in pieces.
+        longest: a line of more tokens, which the model has not seen, is translated in pieces;
+            of learned positions there are no more than the model has.
 
     Raises:
         ValueError: longest is below 1.
@@ -461,6 +462,8 @@ class Translator:
     def __init__(self, model, vocabulary, longest=200):
         if longest < 1:
             raise ValueError(f"longest must be 1 or more, got {longest}")
+        if getattr(model.config, "positions", None) == "learned":  # one of them for the eos
+            longest = max(1, min(longest, model.config.max_positions - 1))
         self.model, self.vocabulary, self.longest = model, vocabulary, longest
         self.quick = packed(model)
 

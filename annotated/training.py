@@ -548,7 +548,7 @@ def commit():
 def provenance(**more):
     """Where a record comes from: command, commit, date, machine, versions; and `more`."""
     script, cpu = Path(sys.argv[0]), Path("/proc/cpuinfo")
-    inside = script.name == "__main__.py"
+    inside = script.name == "__main__.py" or script.stem == "annotated"  # as installed
     program = "-m annotated" if inside else f"{script.parent.name}/{script.name}"
     rows = cpu.read_text().splitlines() if cpu.exists() else []
     names = [row.split(": ")[1] for row in rows if row.startswith("model name")]

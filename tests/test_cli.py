@@ -689,6 +689,18 @@ def test_an_output_that_cannot_be_replaced_is_refused(tmp_path, called, fake, mo
     assert (tmp_path / "text2.part").read_text() == "b\n"
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="no /dev/fd")
+def test_a_pipe_with_a_name_is_refused_as_one(tmp_path, called, fake):
+    (tmp_path / "text").write_text("a\n")
+    ends = os.pipe()
+    try:
+        status, _, said = called("translate", "--model", fake, "--input", tmp_path / "text", "--output", f"/dev/fd/{ends[1]}")
+    finally:
+        for end in ends:
+            os.close(end)
+    assert status == 2 and "is no regular file: use > FILE" in said
+
+
 def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path, called, fake):
     (tmp_path / "there").write_text("old\n")
     (tmp_path / "link").symlink_to(tmp_path / "there")
@@ -698,7 +710,7 @@ def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path, called, fake):
 
 def test_a_folder_that_is_no_training_s_stays_as_it_is(model, text, tmp_path, called):
     files = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, "--steps", 1, "--score", 0]
-    for name in ("README.md", "words.txt", "config.json", "tokens/notes.txt", "mine.model", "checkpoints/x"):
+    for name in ("README.md", "words.txt", "config.json", "tokens/notes.txt", "subwords.model", "checkpoints/x"):
         folder = tmp_path / name.replace("/", "-")
         (folder / name).parent.mkdir(parents=True)
         (folder / name).write_text("mine")
@@ -725,6 +737,16 @@ def test_one_process_at_a_time_writes_to_a_place(text, tmp_path, called, fake):
     assert called("translate", "--model", fake, "--output", tmp_path / "out", stdin=b"a\n")[0] == 0
 
 
+def test_what_was_finished_while_a_claim_was_waited_for_is_not_touched(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+    part, out = tmp_path / "out.part", tmp_path / "out"
+    part.write_text("theirs\n")
+    monkeypatch.setattr(fcntl, "flock", lambda file, how: os.replace(part, out))  # the other one is done just now
+    with pytest.raises(ValueError, match="has just finished"), cli.written(out, {}):
+        pass
+    assert out.read_text() == "theirs\n"
+
+
 # ---- what would fail late
 
 
@@ -748,6 +770,8 @@ def test_batches_that_the_processes_cannot_share_are_refused_before_the_run_begi
     arguments = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, "--out", tmp_path / "out"]
     status, _, said = called(*arguments, "--accumulate", 3)
     assert status == 2 and "got 3 batches for 2 processes: try --accumulate 2" in said and not (tmp_path / "out").exists()
+    status, _, said = called(*arguments, "--accumulate", 2, "--output_bias", "true")
+    assert status == 2 and "output_bias cannot be trained with --fast" in said and not (tmp_path / "out").exists()
 
 
 def test_a_run_without_weights_begins_anew_with_another_recipe_only(text, tmp_path, called):

@@ -168,16 +168,19 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 @pytest.mark.skipif(os.name != "posix", reason="permissions as POSIX has them")
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
 def test_what_a_library_keeps_to_itself_is_readable_as_other_files_are(mask, mode, tmp_path):
-    before = os.umask(mask)
-    try:
-        with replacing(tmp_path / "file") as fresh:
-            os.close(os.open(fresh, os.O_CREAT | os.O_WRONLY, 0o600))
-        with replacing(tmp_path / "folder") as fresh:
-            (fresh / "inside").mkdir(parents=True)
-            os.close(os.open(fresh / "inside" / "file", os.O_CREAT | os.O_WRONLY, 0o600))
-        assert os.umask(mask) == mask
-    finally:
-        os.umask(before)
+    program = """
+import os, sys
+from pathlib import Path
+os.umask(int(sys.argv[2]))
+from annotated.data import replacing
+with replacing(Path(sys.argv[1], "file")) as fresh:
+    os.close(os.open(fresh, os.O_CREAT | os.O_WRONLY, 0o600))
+with replacing(Path(sys.argv[1], "folder")) as fresh:
+    (fresh / "inside").mkdir(parents=True)
+    os.close(os.open(fresh / "inside" / "file", os.O_CREAT | os.O_WRONLY, 0o600))
+assert os.umask(0) == int(sys.argv[2])
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path), str(mask)], check=True)
     for path in (tmp_path / "file", tmp_path / "folder" / "inside" / "file"):
         assert path.stat().st_mode & 0o777 == mode
 

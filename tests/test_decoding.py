@@ -336,6 +336,15 @@ def test_outputs_stop_where_learned_positions_end():
             assert [len(ids) for ids in outputs] == [longest] * 5
 
 
+def test_lines_are_cut_where_learned_positions_end():
+    torch.manual_seed(0)
+    words = Words([f"w{i}" for i in range(20)])
+    small = Transformer(replace(SMALL, vocab=len(words), positions="learned", max_positions=9)).eval()
+    line = " ".join(["w3"] * 30)
+    assert Translator(small, words).longest == 8 and Translator(small, words, 3).longest == 3
+    assert len(Translator(small, words).translate([line, "w1"])) == 2
+
+
 @pytest.mark.parametrize("search", [greedy, beam_search, hypotheses])
 def test_a_source_that_is_no_batch_is_refused(search):
     model = random_model("recurrent", 0)

@@ -652,5 +652,7 @@ def test_the_command_of_a_record_can_be_pasted(monkeypatch):
     arguments = ["--out", "my model", "--text", "it's *", "--rate=2"]
     monkeypatch.setattr(sys, "argv", ["/some/where/annotated/__main__.py", *arguments])
     assert shlex.split(provenance()["command"]) == ["python", "-m", "annotated", *arguments]
+    monkeypatch.setattr(sys, "argv", ["/some/where/bin/annotated", *arguments])
+    assert shlex.split(provenance()["command"]) == ["python", "-m", "annotated", *arguments]
     monkeypatch.setattr(sys, "argv", ["benchmarks/12_grammar.py", "--seed", "1"])
     assert provenance()["command"] == "python benchmarks/12_grammar.py --seed 1"
