@@ -307,12 +307,13 @@ def claimed(path):
             import fcntl
 
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            same = path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
         except BlockingIOError:
             what = f"another process is writing there: {path} is claimed"
             raise ValueError(f"{what}; wait for its end, or name another place") from None
         except (ImportError, OSError):
-            pass  # no locks on this system, or on this drive
-        if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            same = True  # no locks on this system, or on this drive
+        if not same:
             raise ValueError(f"another process has just finished {path}: try again")
         yield file
 
