@@ -11,9 +11,10 @@ from torch import nn
 from tqdm import tqdm
 
 from annotated.attention import scaled_dot_product_attention
-from annotated.data import VERBS, join_words, pad_batch, split_words
+from annotated.data import join_words, pad_batch, split_words
 from annotated.decoding import evaluating
 from annotated.embedding import Embedding, angles
+from annotated.grammar import VERBS
 from annotated.layers import LayerNorm, PreNorm
 from annotated.masks import causal_mask, padding_mask
 from annotated.multihead import MultiHeadAttention

@@ -20,21 +20,15 @@ import torch
 from tqdm import tqdm
 
 from annotated.attention import scaled_dot_product_attention
+from annotated.corpora import CORPORA, TokenPairs, cache_folder, fetch, load_corpus, missing_files, prepare
 from annotated.data import (
-    CORPORA,
     Batches,
     Corpus,
     Subwords,
-    TokenPairs,
     Words,
-    cache_folder,
-    fetch,
     fraction,
-    load_corpus,
     load_vocabulary,
-    missing_files,
     pad_batch,
-    prepare,
     read_file,
     replacing,
     token_batches,

@@ -626,7 +626,7 @@ def subjects(example):
     """The finite verbs of an example of the grammar, each with the head of its subject.
 
     Args:
-        example: an `Example` of chapter 8.
+        example: an `Example` of appendix F.
 
     Returns:
         list of (verb, noun or pronoun), by their places among the English words.
@@ -648,7 +648,7 @@ def word_relations(example):
     """What an encoder's head might look at for the sake of the words, not of their places.
 
     Args:
-        example: an `Example` of chapter 8.
+        example: an `Example` of appendix F.
 
     Returns:
         relation -> list of (query, keys).
@@ -674,7 +674,7 @@ def relations(example):
     """What a head might look at in an example of the grammar.
 
     Args:
-        example: an `Example` of chapter 8.
+        example: an `Example` of appendix F.
 
     Returns:
         (kind, relation) -> list of (query, keys); the decoder's query t writes word t.

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import torch
 
-from annotated.data import Download, Published, Words, pad_batch, read_file, verified
+from annotated.corpora import Download, Published, verified
+from annotated.data import Words, pad_batch, read_file
 from annotated.decoding import greedy, select, widen
 
 __all__ = [

@@ -19,7 +19,8 @@ from pathlib import Path
 import sacrebleu
 from peers import write_files
 
-from annotated.data import load_corpus, lookup_baseline, split_words
+from annotated.corpora import load_corpus
+from annotated.data import lookup_baseline, split_words
 from annotated.training import provenance
 
 ROOT = Path(__file__).resolve().parent.parent

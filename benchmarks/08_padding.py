@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 from peers import write_files
 
-from annotated.data import Subwords, load_corpus, plan_batches
+from annotated.corpora import load_corpus
+from annotated.data import Subwords, plan_batches
 from annotated.training import provenance
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -26,7 +26,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from annotated.data import Batches, TokenPairs, prepare
+from annotated.corpora import TokenPairs, prepare
+from annotated.data import Batches
 
 ROOT = Path(__file__).resolve().parent.parent
 VOCABULARY, TOKENS = 8000, 4096

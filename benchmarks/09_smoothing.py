@@ -24,7 +24,8 @@ from pathlib import Path
 
 import torch
 
-from annotated.data import Subwords, load_corpus, replacing, token_batches
+from annotated.corpora import load_corpus
+from annotated.data import Subwords, replacing, token_batches
 from annotated.decoding import Translator, evaluating
 from annotated.evaluation import bleu
 from annotated.training import Recipe, provenance, train

@@ -26,8 +26,9 @@ from pathlib import Path
 import torch
 from peers import write_files
 
-from annotated.data import Words, grammar_corpus, token_batches
+from annotated.data import Words, token_batches
 from annotated.evaluation import cross_entropy
+from annotated.grammar import grammar_corpus
 from annotated.optimization import optimizer
 from annotated.training import Recipe, list_checkpoints, provenance, train
 from annotated.transformer import TINY, Transformer

@@ -21,7 +21,8 @@ import torch
 from peers import TorchTransformer, keep_memory, torch_weights, write_record
 from tqdm import tqdm
 
-from annotated.data import Subwords, load_corpus, make_batch, token_batches
+from annotated.corpora import load_corpus
+from annotated.data import Subwords, make_batch, token_batches
 from annotated.optimization import label_smoothed_loss, optimizer
 from annotated.transformer import BASE, Transformer
 

@@ -20,7 +20,8 @@ from pathlib import Path
 import torch
 from peers import ctranslate2_folder, keep_memory, marian, summary, take_turns, write_record
 
-from annotated.data import load_corpus, pad_batch
+from annotated.corpora import load_corpus
+from annotated.data import pad_batch
 from annotated.decoding import load
 from annotated.evaluation import bleu
 

@@ -26,7 +26,8 @@ from pathlib import Path
 
 import torch
 
-from annotated.data import load_corpus, pad_batch, replacing
+from annotated.corpora import load_corpus
+from annotated.data import pad_batch, replacing
 from annotated.decoding import cannot_improve, hypotheses, length_penalty, load, when_full
 from annotated.evaluation import bleu, bleu_counts, resampled_difference
 from annotated.training import provenance

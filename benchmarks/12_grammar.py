@@ -17,9 +17,10 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from annotated.data import Words, grammar_corpus, lookup_baseline, replacing, token_batches, word_for_word_baseline
+from annotated.data import Words, lookup_baseline, replacing, token_batches, word_for_word_baseline
 from annotated.decoding import Translator
 from annotated.evaluation import bleu
+from annotated.grammar import grammar_corpus
 from annotated.optimization import learning_rate, optimizer
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.training import provenance, stream, update

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import torch
 
-from annotated.data import load_corpus, replacing
+from annotated.corpora import load_corpus
+from annotated.data import replacing
 from annotated.decoding import load
 from annotated.evaluation import bleu
 from annotated.training import provenance

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import torch
 
-from annotated.data import load_corpus, make_batch, replacing
+from annotated.corpora import load_corpus
+from annotated.data import make_batch, replacing
 from annotated.decoding import Translator, evaluating, load
 from annotated.evaluation import accuracy, bleu, bleu_counts, chrf, cross_entropy, resampled_difference
 from annotated.training import average, provenance

@@ -29,7 +29,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from annotated.data import Batches, Subwords, load_corpus, replacing, token_batches
+from annotated.corpora import load_corpus
+from annotated.data import Batches, Subwords, replacing, token_batches
 from annotated.decoding import Translator
 from annotated.evaluation import bleu, cross_entropy
 from annotated.gpu import FastUpdate, Objective, Passes, Prefetch, Recorded, StaticBatches, fuse, precision_context

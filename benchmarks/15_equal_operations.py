@@ -25,7 +25,8 @@ from pathlib import Path
 
 import torch
 
-from annotated.data import Subwords, load_corpus, replacing, token_batches
+from annotated.corpora import load_corpus
+from annotated.data import Subwords, replacing, token_batches
 from annotated.decoding import Translator
 from annotated.evaluation import bleu, perplexity
 from annotated.gpu import products

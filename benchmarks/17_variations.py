@@ -29,7 +29,8 @@ from pathlib import Path
 
 import torch
 
-from annotated.data import Subwords, load_corpus, replacing, token_batches
+from annotated.corpora import load_corpus
+from annotated.data import Subwords, replacing, token_batches
 from annotated.decoding import Translator
 from annotated.evaluation import accuracy, bleu, bleu_counts, perplexity, resampled_difference
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq

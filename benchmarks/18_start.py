@@ -15,7 +15,8 @@ from pathlib import Path
 
 import torch
 
-from annotated.data import grammar_examples, replacing, token_batches
+from annotated.data import replacing, token_batches
+from annotated.grammar import grammar_examples
 from annotated.parsing import (
     WellFormed,
     attempt,

@@ -47,8 +47,9 @@ from annotated.after import (
     learn,
     pretrain,
 )
-from annotated.data import Words, grammar_examples, pad_batch, replacing
+from annotated.data import Words, pad_batch, replacing
 from annotated.decoding import evaluating
+from annotated.grammar import grammar_examples
 from annotated.training import provenance
 from annotated.transformer import TINY
 

@@ -21,8 +21,8 @@ from pathlib import Path
 import torch
 from peers import keep_memory, summary, take_turns, write_record
 
-from annotated.data import grammar_corpus
 from annotated.decoding import load
+from annotated.grammar import grammar_corpus
 from annotated.interop import PublishedTranslator, load_marian, to_marian
 
 BATCH, LONGEST = 32, 100

@@ -19,7 +19,8 @@ import torch
 from peers import keep_memory, write_record
 from tqdm import tqdm
 
-from annotated.data import load_corpus, replacing
+from annotated.corpora import load_corpus
+from annotated.data import replacing
 from annotated.evaluation import bleu
 from annotated.interop import PublishedTranslator, find_folder, load_marian
 

@@ -44,7 +44,8 @@ from annotated.after import (
     top_p,
 )
 from annotated.attention import scaled_dot_product_attention
-from annotated.data import Words, grammar_examples, split_words
+from annotated.data import Words, split_words
+from annotated.grammar import grammar_examples
 from annotated.layers import LayerNorm
 from annotated.masks import causal_mask
 from annotated.multihead import MultiHeadAttention

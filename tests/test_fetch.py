@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from annotated import data
-from annotated.data import Download, Published, cache_folder, fetch, fetch_file, load_corpus, missing_files
+from annotated import corpora
+from annotated.corpora import Download, Published, cache_folder, fetch, fetch_file, load_corpus, missing_files
 
 CONTENT = random.Random(8).randbytes(400_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -258,7 +258,7 @@ def test_nobody_there(server, tmp_path):
 
 def test_pauses_grow(server, tmp_path, monkeypatch):
     pauses = []
-    monkeypatch.setattr(data.time, "sleep", pauses.append)
+    monkeypatch.setattr(corpora.time, "sleep", pauses.append)
     server.server_close()
     with pytest.raises(ValueError):
         fetch_file(server.file(), tmp_path, tries=4)
@@ -289,7 +289,7 @@ def corpus(server, tmp_path, monkeypatch):
     """A corpus of two files, and a cache folder that is empty."""
     files = (server.file("toy/a"), server.file("toy/b"))
     published = Published(files, "Toy: do with it what you like.", lambda files: [[(name, "x")] for name in (*files, "test")])
-    monkeypatch.setitem(data.CORPORA, "toy", published)
+    monkeypatch.setitem(corpora.CORPORA, "toy", published)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("ANNOTATED_DATA", raising=False)
     return published
@@ -341,11 +341,11 @@ def test_where_the_cache_is(monkeypatch, tmp_path):
     assert cache_folder() == Path("/somewhere/else/annotated")
     for value in ("", "relative"):
         monkeypatch.setenv("XDG_CACHE_HOME", value)
-        monkeypatch.setattr(data.sys, "platform", "linux")
+        monkeypatch.setattr(corpora.sys, "platform", "linux")
         assert cache_folder() == tmp_path / ".cache" / "annotated"
-        monkeypatch.setattr(data.sys, "platform", "darwin")
+        monkeypatch.setattr(corpora.sys, "platform", "darwin")
         assert cache_folder() == tmp_path / "Library" / "Caches" / "annotated"
-        monkeypatch.setattr(data.sys, "platform", "win32")
+        monkeypatch.setattr(corpora.sys, "platform", "win32")
         monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
         assert cache_folder() == tmp_path / "local" / "annotated" / "cache"
     assert list(tmp_path.iterdir()) == [], "asking makes nothing"
@@ -355,7 +355,7 @@ def test_nobody_needs_a_home(monkeypatch):
     def homeless():
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr(data.Path, "home", homeless)
+    monkeypatch.setattr(corpora.Path, "home", homeless)
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere/else")
     assert cache_folder() == Path("/somewhere/else/annotated")
     monkeypatch.delenv("XDG_CACHE_HOME")
@@ -367,7 +367,7 @@ def test_nobody_needs_a_home(monkeypatch):
 
 PROGRAM = """
 import sys
-from annotated.data import CORPORA, Download, Published, fetch
+from annotated.corpora import CORPORA, Download, Published, fetch
 
 path, address, size, sha256 = sys.argv[1:]
 CORPORA["toy"] = Published((Download(path, address, int(size), sha256),), "a licence", None)

@@ -15,7 +15,7 @@ from shapes import checked, unseen
 
 from annotated import figures
 from annotated.attention import scaled_dot_product_attention
-from annotated.data import Example, Subwords, Words, grammar_examples, split_words
+from annotated.data import Subwords, Words, split_words
 from annotated.decoding import Translator, evaluating
 from annotated.figures import (
     KINDS,
@@ -40,6 +40,7 @@ from annotated.figures import (
     viewer,
     without_head,
 )
+from annotated.grammar import Example, grammar_examples
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.transformer import TINY, Transformer
 

@@ -21,8 +21,9 @@ from shapes import checked, unseen
 
 from annotated import cli, gpu
 from annotated.attention import additive_attention, scaled_dot_product_attention
-from annotated.data import Batches, Words, grammar_corpus, make_batch
+from annotated.data import Batches, Words, make_batch
 from annotated.decoding import Translator, beam_search, greedy, hypotheses
+from annotated.grammar import grammar_corpus
 from annotated.layers import LayerNorm
 from annotated.masks import causal_mask
 from annotated.multihead import AttentionDropout

@@ -18,8 +18,9 @@ from torch import nn
 import annotated
 import annotated.interop as interop
 from annotated import cli
-from annotated.data import Subwords, Words, grammar_corpus, train_subwords
+from annotated.data import Subwords, Words, train_subwords
 from annotated.decoding import greedy, packed
+from annotated.grammar import grammar_corpus
 from annotated.interop import (
     Generation,
     Guided,

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from annotated import parsing
-from annotated.data import grammar_examples, pad_batch
+from annotated.data import pad_batch
 from annotated.decoding import beam_search, greedy, hypotheses
+from annotated.grammar import grammar_examples
 from annotated.parsing import (
     WellFormed,
     attempt,

@@ -1,0 +1,680 @@
+"""Corpora of real text.
+
+Generated from book/G-corpora.md by tools/tangle.py: edit the chapter, not this file.
+"""
+
+import errno
+import gzip
+import hashlib
+import io
+import json
+import mmap
+import os
+import re
+import sys
+import time
+import zipfile
+from array import array
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import numpy as np
+from tqdm import tqdm
+
+from annotated.data import Corpus, by_length, read_file, replacing, split_pairs
+from annotated.grammar import grammar_corpus
+
+__all__ = [
+    "decode_lines",
+    "pair_lines",
+    "read_pairs",
+    "Download",
+    "Published",
+    "downloads",
+    "MULTI30K",
+    "MULTI30K_TOKENIZED",
+    "TATOEBA_GERMAN",
+    "TATOEBA_CHINESE",
+    "read_multi30k",
+    "read_tatoeba",
+    "CORPORA",
+    "published",
+    "cache_folder",
+    "ask",
+    "size_of",
+    "receive",
+    "complete",
+    "hopeless",
+    "unobtainable",
+    "fetch_file",
+    "alone",
+    "missing_files",
+    "fetch",
+    "verified",
+    "load_corpus",
+    "write_tokens",
+    "prepare",
+    "TokenPairs",
+]
+
+
+def decode_lines(content, name):
+    """Split the bytes of a text file into lines, at line feeds only.
+
+    Args:
+        content: bytes in UTF-8, with or without a byte order mark.
+        name: the file's name, for the error.
+
+    Returns:
+        list of strings without line ends; a last empty line is no line.
+
+    Raises:
+        ValueError: a line is not UTF-8; the error names it.
+    """
+    lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        try:
+            lines[number - 1] = line.removesuffix(b"\r").decode("utf-8")
+        except UnicodeDecodeError:
+            raise ValueError(f"{name}, line {number} is not UTF-8 text: "
+                             "convert the file to UTF-8") from None
+    return lines[:-1] if not lines[-1] else lines
+
+
+def pair_lines(source, target, names):
+    """Pair the lines of two texts, leaving out pairs with an empty side.
+
+    Args:
+        source: list of lines.
+        target: list of lines, the n-th a translation of the n-th of `source`.
+        names: the two files' names, for the error.
+
+    Returns:
+        list of (source, target), and how many pairs were left out.
+
+    Raises:
+        ValueError: the numbers of lines differ.
+    """
+    if len(source) != len(target):
+        raise ValueError(
+            f"{names[0]} has {len(source)} lines and {names[1]} has {len(target)}: "
+            "line n of one should be the translation of line n of the other")
+    pairs = [(s.strip(), t.strip()) for s, t in zip(source, target)]
+    kept = [(s, t) for s, t in pairs if s and t]
+    return kept, len(pairs) - len(kept)
+
+
+def read_pairs(source_path, target_path):
+    """Read sentence pairs from two text files, line by line.
+
+    Args:
+        source_path: a UTF-8 text file, one sentence a line.
+        target_path: its translation, line by line.
+
+    Returns:
+        list of (source, target), and how many pairs were left out for an empty side.
+
+    Raises:
+        ValueError: a file is missing or not UTF-8, or the numbers of lines differ.
+    """
+    paths = source_path, target_path
+    source, target = (decode_lines(read_file(path), path) for path in paths)
+    return pair_lines(source, target, paths)
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file that a corpus consists of.
+
+    Args:
+        path: where it goes, below the folder of the data.
+        address: where it comes from.
+        size: its bytes.
+        sha256: their hash.
+    """
+
+    path: str
+    address: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Published:
+    """A corpus that others have published.
+
+    Args:
+        files: tuple of `Download`.
+        licence: what may be done with it, in a sentence.
+        read: makes the three parts from the files, a dict of path -> bytes.
+    """
+
+    files: tuple
+    licence: str
+    read: Callable
+
+
+def downloads(table, path, address):
+    """Write a table of files out.
+
+    Args:
+        table: lines of name, language, size and sha256.
+        path: see `Download`; `{0}` stands for the name and `{1}` for the language.
+        address: the same.
+
+    Returns:
+        tuple of `Download`.
+    """
+    rows = [line.split() for line in table.strip().splitlines()]
+    return tuple(Download(path.format(*row), address.format(*row), int(row[2]), row[3])
+                 for row in rows)
+
+
+MULTI30K = downloads(
+    """
+    train en 568929 d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f
+    train de 637044 726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6
+    val en 21650 14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28
+    val de 24681 f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a
+  test_2016_flickr en 21077 611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9
+  test_2016_flickr de 22890 9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8
+    """,
+    "multi30k-en-de/{0}.{1}.gz",
+    "https://raw.githubusercontent.com/multi30k/dataset/"
+    "a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw/{0}.{1}.gz",
+)
+
+MULTI30K_TOKENIZED = downloads(
+    """
+    train en 1837696 08925f8e0572bcd5a006702fc5fe20e2d77c6917d4eebd576fc20de6693c2119
+    train de 2150008 cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505
+    val en 64608 46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec
+    val de 77273 97232bd273eceb7207f689527386a97e4be2616b18ada47576bdaf96c8ae1f00
+  test_2016_flickr en 63307 5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2
+  test_2016_flickr de 71917 c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4
+    """,
+    "multi30k-en-de/tok/{0}.lc.norm.tok.{1}",
+    "https://raw.githubusercontent.com/multi30k/dataset/"
+    "a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/tok/{0}.lc.norm.tok.{1}",
+)
+
+TATOEBA_GERMAN = downloads(
+    "deu eng 4012023 b7688f84f99fa33c17397c14d8bd9cef1fdeb2ee0bf50074767023aee8926e28",
+    "tatoeba/{0}-{1}.zip",
+    "https://raw.githubusercontent.com/rioyshky/translation/"
+    "de48b7027f7318d77010a6e08ed928c10748c23d/{0}-{1}.zip",
+)
+
+TATOEBA_CHINESE = downloads(
+    "cmn eng 4151351 9da1af87e3e61650aa38595e60baef3a4e3a18ed239a7ef4a764c0a87c7ddeff",
+    "tatoeba/{0}.txt",
+    "https://raw.githubusercontent.com/DaoChaShao/py-st-dl-translater-2.0/"
+    "620408eda1721f683e2413778ad19e4f94691053/data/{0}.txt",
+)
+
+
+def read_multi30k(files):
+    """Make the three parts of Multi30k from its six files.
+
+    Args:
+        files: path -> bytes: training, validation and test, source and target in turn.
+
+    Returns:
+        three lists of pairs.
+    """
+    lines = [(name, decode_lines(content, name)) for name, content in files.items()]
+    both = zip(lines[::2], lines[1::2])
+    return [pair_lines(source, target, (a, b))[0] for (a, source), (b, target) in both]
+
+
+def read_tatoeba(files):
+    """Make the three parts of a Tatoeba export, whose lines are English TAB translation.
+
+    Args:
+        files: name -> bytes of the one file, a zip archive or plain text.
+
+    Returns:
+        three lists of pairs; English is the source in an archive, the target in a text file.
+    """
+    (name, content), = files.items()
+    packed = name.endswith(".zip")
+    if packed:
+        content = zipfile.ZipFile(io.BytesIO(content)).read("deu.txt")
+    rows = [line.split("\t") for line in decode_lines(content, name)]
+    pairs = ((row[0], row[1]) if packed else (row[1], row[0]) for row in rows)
+    return split_pairs(list(dict.fromkeys(pairs)))  # each pair once
+
+
+CORPORA = {
+    name: Published(files, licence, read)
+    for read, licence, corpora in (
+        (read_multi30k, "Multi30k: non-commercial research and education only; "
+                        "do not publish weights trained on it.",
+         {"multi30k-en-de": MULTI30K, "multi30k-en-de-tok": MULTI30K_TOKENIZED}),
+        (read_tatoeba, "Tatoeba (tatoeba.org and its contributors, "
+                       "by way of manythings.org): CC BY 2.0 FR.",
+         {"tatoeba-en-de": TATOEBA_GERMAN, "tatoeba-zh-en": TATOEBA_CHINESE}),
+    )
+    for name, files in corpora.items()
+}
+
+
+def published(name):
+    """Look a corpus up by its name.
+
+    Args:
+        name: a key of `CORPORA`.
+
+    Returns:
+        a `Published`.
+
+    Raises:
+        ValueError: the name is unknown.
+    """
+    if name not in CORPORA:
+        known = ", ".join(["grammar", *CORPORA])
+        raise ValueError(f"name={name!r} is no corpus; there are {known}")
+    return CORPORA[name]
+
+
+def cache_folder():
+    """Where fetched data is kept: `annotated` in XDG_CACHE_HOME or the platform's cache.
+
+    Returns:
+        a `Path`; it need not exist.
+
+    Raises:
+        ValueError: XDG_CACHE_HOME names none, and the user has no home folder.
+    """
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(named):  # the convention says: a relative one is ignored
+        return Path(named, "annotated")
+    try:
+        home = Path.home()
+    except RuntimeError:
+        raise ValueError("no home folder to keep fetched data in: set XDG_CACHE_HOME "
+                         "to a folder that can be written") from None
+    if sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local"
+        return Path(local, "annotated", "cache")
+    return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "annotated"
+
+
+def ask(address, start, timeout):
+    """Ask a server for a file from a byte on.
+
+    Args:
+        address: of the file.
+        start: the first byte wanted.
+        timeout: seconds to wait for an answer, and later for each piece of it.
+
+    Returns:
+        the open answer; the byte it begins with; the file's size, None where not said.
+    """
+    headers = {"User-Agent": "annotated", "Accept-Encoding": "identity"}
+    wanted = {"Range": f"bytes={start}-"} if start else {}
+    try:
+        answer = urlopen(Request(address, headers=headers | wanted), timeout=timeout)
+    except HTTPError as error:
+        if error.code != 416:  # 416: the file ends before `start`; whole, it says its size
+            raise
+        answer = urlopen(Request(address, headers=headers), timeout=timeout)
+    found = re.match(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
+    if answer.status == 206 and found:
+        return answer, int(found[1]), int(found[2]) if found[2] != "*" else None
+    size = answer.headers.get("Content-Length")
+    return answer, 0, int(size) if size else None
+
+
+def size_of(path):
+    """The bytes of a file, 0 where there is none.
+
+    Args:
+        path: a `Path`.
+
+    Returns:
+        an int.
+    """
+    return path.stat().st_size if path.exists() else 0
+
+
+def receive(file, part, timeout):
+    """Bring what is missing of a file, behind what there is of it.
+
+    Args:
+        file: a `Download`.
+        part: path of what there is; it keeps what comes, whatever happens.
+        timeout: see `ask`.
+
+    Raises:
+        ValueError: the file at the address has another size.
+        OSError, HTTPException: the connection failed or stalled; or nothing can be written.
+    """
+    have = size_of(part)
+    answer, begin, size = ask(file.address, have, timeout)
+    shown = {"desc": part.stem, "unit": "B", "unit_scale": True, "dynamic_ncols": True}
+    bar = tqdm(total=file.size, initial=begin, **shown)
+    with answer, part.open("ab") as out, bar:
+        if size not in (None, file.size):
+            raise ValueError(f"the file there has {size} bytes, it should have {file.size}")
+        if begin > have:
+            raise ConnectionError(f"the answer begins at byte {begin} instead of {have}")
+        out.truncate(begin)
+        while begin < file.size and (block := answer.read1(1 << 16)):
+            out.write(block)
+            bar.update(len(block))
+            begin += len(block)
+    if begin < file.size:
+        raise ConnectionError(f"cut off after {begin} of {file.size} bytes")
+
+
+def complete(file, part, timeout):
+    """Bring what is missing of a file and compare the whole with its hash.
+
+    Args, and what is raised, as of `receive`.
+
+    Returns:
+        whether it is the file we mean; if not, the part is removed.
+    """
+    if size_of(part) < file.size:
+        receive(file, part, timeout)
+    if hashlib.sha256(part.read_bytes()).hexdigest() == file.sha256:
+        return True
+    part.unlink()
+    return False
+
+
+def hopeless(error):
+    """Whether trying again cannot help, because the server or the disk refuses.
+
+    Args:
+        error: what `receive` raised.
+
+    Returns:
+        a bool.
+    """
+    if isinstance(error, HTTPError):
+        return error.code < 500 and error.code not in (408, 429)
+    full = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
+    forbidden = errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR
+    return isinstance(error, ValueError) or getattr(error, "errno", None) in full + forbidden
+
+
+def unobtainable(file, error, kept):
+    """Say in a line why a file cannot be had, and what would do.
+
+    Args:
+        file: a `Download`.
+        error: what went wrong last.
+        kept: how many bytes of it are there.
+
+    Returns:
+        a ValueError.
+    """
+    cause = error if isinstance(error, HTTPError) else getattr(error, "reason", error)
+    return ValueError(
+        f"cannot fetch {file.address}: {cause}; set ANNOTATED_DATA to a folder "
+        f"that holds {file.path}, or try again: {kept} of {file.size} bytes are kept")
+
+
+def fetch_file(file, folder, tries=4, pause=1.0, timeout=20.0):
+    """Fetch a file, going on where an earlier attempt was cut off.
+
+    Args:
+        file: a `Download`.
+        folder: the file goes below it; it appears there whole and verified, or not at all.
+        tries: attempts in a row that may bring nothing.
+        pause: seconds before the next attempt, doubled after each that brought nothing.
+        timeout: seconds without a byte that count as a stall.
+
+    Raises:
+        ValueError: it cannot be had; names the address and the cause.
+    """
+    path, failed, clean = Path(folder, file.path), 0, False
+    part = path.with_name(f"{path.name}.part")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        have = size_of(part)
+        clean = clean or not have  # from here on nothing in it is older than this call
+        try:
+            if complete(file, part, timeout):
+                return os.replace(part, path)
+            if clean:
+                raise ValueError("what lies there is another file: its sha256 is wrong")
+        except (OSError, HTTPException, ValueError) as error:
+            failed = 0 if size_of(part) > have else failed + 1
+            if failed == tries or hopeless(error):
+                raise unobtainable(file, error, size_of(part)) from None
+            time.sleep(pause * 2 ** max(failed - 1, 0))
+
+
+@contextmanager
+def alone(folder):
+    """Let one process at a time into a folder, made where it is missing; others wait.
+
+    Args:
+        folder: gets a file `.lock`; the system unlocks it even if the process dies.
+    """
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with Path(folder, ".lock").open("ab") as file:
+        with suppress(OSError):  # no locks on this file system: the hashes still guard
+            if os.name == "nt":
+                import msvcrt
+
+                msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def missing_files(name, folder):
+    """The files of a corpus that are not in a folder, or are not as they should be.
+
+    Args:
+        name: a key of `CORPORA`.
+        folder: of the data.
+
+    Returns:
+        list of `Download`.
+
+    Raises:
+        ValueError: the name is unknown.
+    """
+    def as_it_should_be(file):
+        path = Path(folder, file.path)
+        if not path.is_file():
+            return False
+        return hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256
+
+    return [file for file in published(name).files if not as_it_should_be(file)]
+
+
+def fetch(name, folder=None, **patience):
+    """Fetch the files of a corpus that are missing, and say once what their licence is.
+
+    Args:
+        name: a key of `CORPORA`.
+        folder: where they go; `cache_folder()` by default.
+        patience: tries, pause and timeout of `fetch_file`.
+
+    Returns:
+        the folder.
+
+    Raises:
+        ValueError: the name is unknown, a file cannot be had, the folder cannot be written.
+    """
+    folder = Path(folder or cache_folder())
+    if not missing_files(name, folder):
+        return folder
+    try:
+        with alone(folder):
+            missing = missing_files(name, folder)  # another process may have been here
+            for file in missing:
+                fetch_file(file, folder, **patience)
+    except OSError as error:
+        raise ValueError(
+            f"cannot write to {folder}: {error.strerror}; set XDG_CACHE_HOME to a folder "
+            "that can be written, "
+            f"or ANNOTATED_DATA to one that holds the files of {name}") from None
+    if missing:
+        tqdm.write(CORPORA[name].licence, file=sys.stderr)
+    return folder
+
+
+def verified(folder, file):
+    """Read a file of the data and make sure that it is the one we mean.
+
+    Args:
+        folder: of the data.
+        file: a `Download`.
+
+    Returns:
+        bytes, unpacked where the name ends in `.gz`.
+
+    Raises:
+        ValueError: the file is missing, or is another one.
+    """
+    path = Path(folder, file.path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(
+            f"cannot read {path}: {error.strerror}; "
+            f"ANNOTATED_DATA should name the folder that holds {file.path}") from None
+    found = hashlib.sha256(content).hexdigest()
+    if found != file.sha256:
+        raise ValueError(
+            f"{path} is damaged or another version: its sha256 is {found[:12]}..., "
+            f"it should be {file.sha256[:12]}...; fetch it again")
+    return gzip.decompress(content) if file.path.endswith(".gz") else content
+
+
+def load_corpus(name):
+    """Load a corpus by its name: "grammar" is made, any other read, and fetched if need be.
+
+    Args:
+        name: "grammar" or a key of `CORPORA`; files come from the folder that the variable
+            ANNOTATED_DATA names, where nothing is fetched, or from `cache_folder()`.
+
+    Returns:
+        a `Corpus`.
+
+    Raises:
+        ValueError: the name is unknown; a file is missing or damaged and cannot be fetched.
+    """
+    if name == "grammar":
+        return grammar_corpus()
+    about = published(name)
+    folder = os.environ.get("ANNOTATED_DATA") or fetch(name)
+    files = {file.path: verified(folder, file) for file in about.files}
+    sums = {file.path: file.sha256 for file in about.files}
+    return Corpus(name, *about.read(files), about.licence, sums)
+
+
+def write_tokens(pairs, vocabulary, folder):
+    """Encode pairs one after the other into two files, as numbers without a header.
+
+    Args:
+        pairs: iterable of (source, target), texts.
+        vocabulary: has `encode` and a length.
+        folder: gets tokens.bin, of the smallest type that fits, and lengths.bin, uint32.
+
+    Returns:
+        the name of that type.
+    """
+    dtype = np.min_scalar_type(max(len(vocabulary) - 1, 0))
+    with (Path(folder, "tokens.bin").open("wb") as tokens,
+          Path(folder, "lengths.bin").open("wb") as lengths,
+          tqdm(pairs, unit="pair", dynamic_ncols=True, mininterval=0.5) as bar):
+        for source, target in bar:
+            source, target = vocabulary.encode(source), vocabulary.encode(target)
+            tokens.write(array(dtype.char, [*source, *target]))
+            lengths.write(array("I", [len(source), len(target)]))
+    return dtype.name
+
+
+def prepare(pairs, vocabulary, folder):
+    """Encode pairs once into files that `TokenPairs` maps, sorted by length beforehand.
+
+    Args:
+        pairs: iterable of (source, target), texts; gone through once, never held.
+        vocabulary: a `Words`, a `Subwords`, or anything with `encode` and a length.
+        folder: appears whole, at the end, in place of what was there.
+
+    Returns:
+        a `TokenPairs`.
+
+    Raises:
+        ValueError: there is no pair.
+    """
+    with replacing(folder) as fresh:
+        fresh.mkdir()
+        dtype = write_tokens(pairs, vocabulary, fresh)
+        lengths = np.fromfile(fresh / "lengths.bin", np.uint32).reshape(-1, 2)
+        if not len(lengths):
+            raise ValueError(f"pairs is empty: there is nothing to write to {folder}")
+        (fresh / "lengths.bin").unlink()
+        sizes = lengths.sum(1, dtype=np.int64)  # (n,)
+        about = {"pairs": len(sizes), "tokens": int(sizes.sum()), "dtype": dtype}
+        about["vocabulary"] = len(vocabulary)
+        (fresh / "about.json").write_text(json.dumps(about))
+        np.save(fresh / "starts.npy", sizes.cumsum() - sizes)
+        np.save(fresh / "lengths.npy", lengths.astype(np.min_scalar_type(lengths.max())))
+        order, runs = by_length(lengths)
+        np.save(fresh / "order.npy", order.astype(np.min_scalar_type(len(order))))
+        np.save(fresh / "runs.npy", runs)
+    return TokenPairs(folder)
+
+
+class TokenPairs:
+    """Encoded pairs in mapped files; `pairs[i]` is (source ids, target ids).
+
+    Args:
+        folder: what `prepare` made.
+
+    Raises:
+        ValueError: the folder holds no prepared corpus, or a damaged one.
+    """
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        try:
+            about = json.loads(Path(folder, "about.json").read_text())
+            for name in ("starts", "lengths", "order", "runs"):
+                array = np.load(Path(folder, f"{name}.npy"), mmap_mode="r")
+                setattr(self, name, array.view(np.ndarray))  # slices faster than a memmap
+            with Path(folder, "tokens.bin").open("rb") as file:
+                self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self.tokens = np.frombuffer(self.map, about["dtype"])
+            rows = {len(self.starts), len(self.lengths), len(self.order)}
+            rows.add(self.runs[:, 2].sum())
+            if rows != {about["pairs"]} or len(self.tokens) != about["tokens"]:
+                raise ValueError("a file is cut off")
+        except OSError as error:
+            reason = f"{Path(error.filename).name}: {error.strerror}"
+            raise ValueError(f"{folder} is no prepared corpus: {reason}") from None
+        except (ValueError, KeyError, TypeError, IndexError, EOFError) as error:
+            raise ValueError(f"{folder} is damaged: {error}; prepare it again") from None
+
+    def __len__(self):
+        return len(self.starts)
+
+    def __getitem__(self, i):
+        s, t = self.lengths[i].tolist()
+        begin = int(self.starts[i])
+        return self.tokens[begin:begin + s], self.tokens[begin + s:begin + s + t]
+
+    def __reduce__(self):  # a worker in another process maps the files itself
+        return TokenPairs, (self.folder,)
+
+    def forget(self):
+        """Hand the pages of tokens read so far back to the system."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self.map.madvise(mmap.MADV_DONTNEED)

@@ -1,0 +1,814 @@
+"""A grammar for two languages.
+
+Generated from book/F-grammar.md by tools/tangle.py: edit the chapter, not this file.
+"""
+
+import random
+from dataclasses import dataclass, replace
+from functools import cache
+
+from annotated.data import Corpus, join_words, part_of, split_words
+
+__all__ = [
+    "Noun",
+    "NOUNS",
+    "KINDS",
+    "nouns_of",
+    "ADJECTIVES",
+    "Verb",
+    "VERBS",
+    "DETERMINERS",
+    "ENDINGS",
+    "PRONOUNS",
+    "AUXILIARIES",
+    "PARTICLES",
+    "Nominal",
+    "Clause",
+    "Leaf",
+    "decline",
+    "conjugate",
+    "say_nominal",
+    "say_determined",
+    "say_verb",
+    "say_auxiliary",
+    "say_complements",
+    "say_place",
+    "say_clause",
+    "german_order",
+    "english_order",
+    "Example",
+    "leaves_of",
+    "bracketed",
+    "facts_of",
+    "say",
+    "forms",
+    "count_after",
+    "count_sentences",
+    "sample_nominal",
+    "suits",
+    "sample_clause",
+    "sample_objects",
+    "referents",
+    "sample_sentence",
+    "grammar_examples",
+    "grammar_corpus",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Noun:
+    """A noun of the built-in grammar; gender `w` is masculine with the weak declension."""
+
+    singular: str
+    plural: str
+    german: str
+    german_plural: str
+    gender: str
+    kind: str
+
+
+NOUNS = tuple(Noun(*entry.split(), kind) for kind, entries in {
+    "person": """man men Mann Männer m, woman women Frau Frauen f, boy boys Junge Jungen w,
+        father fathers Vater Väter m, mother mothers Mutter Mütter f,
+        brother brothers Bruder Brüder m, sister sisters Schwester Schwestern f,
+        uncle uncles Onkel Onkel m, aunt aunts Tante Tanten f, king kings König Könige m,
+        queen queens Königin Königinnen f, prince princes Prinz Prinzen w""",
+    "animal": """dog dogs Hund Hunde m, cat cats Katze Katzen f, horse horses Pferd Pferde n,
+        bird birds Vogel Vögel m, cow cows Kuh Kühe f, pig pigs Schwein Schweine n,
+        bear bears Bär Bären w""",
+    "thing": """chair chairs Stuhl Stühle m, car cars Auto Autos n,
+        lamp lamps Lampe Lampen f, bag bags Tasche Taschen f, hat hats Hut Hüte m,
+        shirt shirts Hemd Hemden n""",
+    "text": """book books Buch Bücher n, letter letters Brief Briefe m,
+        newspaper newspapers Zeitung Zeitungen f""",
+    "food": """apple apples Apfel Äpfel m, egg eggs Ei Eier n, cake cakes Kuchen Kuchen m,
+        soup soups Suppe Suppen f, sausage sausages Wurst Würste f""",
+    "place": """garden gardens Garten Gärten m, house houses Haus Häuser n,
+        school schools Schule Schulen f, park parks Park Parks m,
+        kitchen kitchens Küche Küchen f, castle castles Schloss Schlösser n""",
+}.items() for entry in entries.split(","))
+
+KINDS = {
+    "person": ("person",),
+    "animal": ("animal",),
+    "animate": ("person", "animal"),
+    "text": ("text",),
+    "food": ("food",),
+    "object": ("thing", "text", "food"),
+    "any": ("person", "animal", "thing", "text", "food"),
+    "place": ("place",),
+}
+
+
+@cache
+def nouns_of(kind):
+    """The nouns of a kind.
+
+    Args:
+        kind: a key of `KINDS`.
+
+    Returns:
+        tuple of `Noun`.
+    """
+    return tuple(noun for noun in NOUNS if noun.kind in KINDS[kind])
+
+
+ADJECTIVES = {
+    "person": {"old": "alt", "young": "jung", "tired": "müde", "hungry": "hungrig",
+               "sad": "traurig", "clever": "klug"},
+    "animal": {"old": "alt", "young": "jung", "tired": "müde", "hungry": "hungrig",
+               "small": "klein", "big": "groß"},
+    "thing": {"old": "alt", "new": "neu", "small": "klein", "red": "rot", "cheap": "billig"},
+    "text": {"old": "alt", "new": "neu", "long": "lang", "good": "gut"},
+    "food": {"fresh": "frisch", "cold": "kalt", "good": "gut", "cheap": "billig"},
+    "place": {"old": "alt", "new": "neu", "small": "klein", "big": "groß"},
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Verb:
+    """A verb of the built-in grammar.
+
+    `third` and `german_third` hold the third person, or all four present forms with
+    slashes between; `auxiliary` is the German perfect's, `frame` what follows the verb,
+    `place` whether a place may.
+    """
+
+    base: str
+    third: str
+    participle: str
+    german: str
+    german_third: str
+    german_participle: str
+    auxiliary: str
+    frame: str
+    subject: str
+    object: str
+    place: str
+
+
+VERBS = tuple(Verb(*line.split()) for line in """
+sleep sleeps slept     schlafen schläft geschlafen    haben  none      animate -        place
+wait waits waited      warten wartet gewartet         haben  none      animate -        place
+run runs run           laufen läuft gelaufen          sein   none      animate -        place
+see sees seen          sehen sieht gesehen            haben  acc       animate any      place
+hear hears heard       hören hört gehört              haben  acc       animate animate  place
+know knows known       kennen kennt gekannt           haben  acc       person  person   -
+love loves loved       lieben liebt geliebt           haben  acc       person  animate  -
+buy buys bought        kaufen kauft gekauft           haben  acc       person  object   place
+read reads read        lesen liest gelesen            haben  acc       person  text     place
+eat eats eaten         essen isst gegessen            haben  acc       animate food     place
+call calls called      an|rufen ruft angerufen        haben  acc       person  person   -
+help helps helped      helfen hilft geholfen          haben  dat       person  animate  place
+thank thanks thanked   danken dankt gedankt           haben  dat       person  person   -
+follow follows followed folgen folgt gefolgt          sein   dat       animate animate  -
+give gives given       geben gibt gegeben             haben  dat+acc   person  object   place
+show shows shown       zeigen zeigt gezeigt           haben  dat+acc   person  object   place
+say says said          sagen sagt gesagt              haben  that      person  -        -
+know knows known       wissen weiß/weißt/weiß/wissen gewusst  haben  that  person  -    -
+believe believes believed glauben glaubt geglaubt     haben  that      person  -        -
+look looks looked      aus|sehen sieht ausgesehen     haben  adjective any     -        -
+stay stays stayed      bleiben bleibt geblieben       sein   adjective any     -        -
+be am/are/is/are been  sein bin/bist/ist/sind gewesen sein   adjective any     -        -
+""".strip().splitlines())
+
+DETERMINERS = {
+    "the": "der die das die den die das die dem der dem den".split(),
+    "this": "dieser diese dieses diese diesen diese dieses diese "
+            "diesem dieser diesem diesen".split(),
+    "a": "ein eine ein - einen eine ein - einem einer einem -".split(),
+    "my": "mein meine mein meine meinen meine mein meine "
+          "meinem meiner meinem meinen".split(),
+}
+
+ENDINGS = {
+    "weak": "e e e en en e e en en en en en".split(),
+    "mixed": "er e es en en e es en en en en en".split(),
+}
+
+PRONOUNS = {
+    "1": "I me ich mich mir".split(),
+    "2": "you you du dich dir".split(),
+    "1 plural": "we us wir uns uns".split(),
+    "3 he m": "he him er ihn ihm".split(),
+    "3 she f": "she her sie sie ihr".split(),
+    "3 it m": "it it er ihn ihm".split(),
+    "3 it f": "it it sie sie ihr".split(),
+    "3 it n": "it it es es ihm".split(),
+    "3 plural": "they them sie sie ihnen".split(),
+}
+
+AUXILIARIES = {
+    "have": ("have have has have".split(), None),
+    "can": (["can"] * 4, "kann kannst kann können".split()),
+    "must": (["must"] * 4, "muss musst muss müssen".split()),
+    "will": (["will"] * 4, "werde wirst wird werden".split()),
+}
+
+PARTICLES = {
+    "adverb": {"today": "heute", "now": "jetzt",
+               "sometimes": "manchmal", "perhaps": "vielleicht"},
+    "conjunction": {"because": "weil", "although": "obwohl", "that": "dass"},
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Nominal:
+    """A noun phrase, or without a determiner the pronoun that stands for one.
+
+    `of` is the noun phrase a pronoun of the third person refers to.
+    """
+
+    noun: Noun = None
+    determiner: str = ""
+    adjective: str = ""
+    plural: bool = False
+    person: int = 3
+    of: "Nominal" = None
+
+    def agreement(self):
+        """The column of a verb's present forms: I, you, he, they."""
+        return 3 if self.plural else self.person - 1
+
+    def column(self, case):
+        """The column of a table of endings: three cases of m, f, n and plural."""
+        gender = 3 if self.plural else "mfn".index(self.noun.gender.replace("w", "m"))
+        return 4 * ("nom", "acc", "dat").index(case) + gender
+
+    def kind(self):
+        """The noun's kind; "I", "you" and "we" are persons."""
+        return self.noun.kind if self.noun else "person"
+
+    def pronoun(self):
+        """The row of `PRONOUNS` that this phrase is, or may be replaced by."""
+        if self.person < 3 or self.plural:
+            return f"{self.person} plural" if self.plural else str(self.person)
+        gender = self.noun.gender.replace("w", "m")
+        english = {"m": "he", "f": "she"}[gender] if self.kind() == "person" else "it"
+        return f"3 {english} {gender}"
+
+
+@dataclass(frozen=True, eq=False)
+class Clause:
+    """What a clause says, before it is said in either language.
+
+    `objects` holds pairs (Nominal, case); `conjunction` joins the subordinate `clause`.
+    """
+
+    subject: Nominal
+    verb: Verb
+    auxiliary: str = ""
+    objects: tuple = ()
+    adjective: str = ""
+    place: Nominal = None
+    conjunction: str = ""
+    clause: "Clause" = None
+    adverb: str = ""
+    question: bool = False
+
+
+@dataclass(eq=False)
+class Leaf:
+    """An English word in its tree; German words point at the leaves they translate."""
+
+    word: str
+    antecedent: "Leaf" = None
+
+
+def decline(noun, plural, case):
+    """The German form of a noun: dative plural in -n; weak masculines vary in the singular.
+
+    Args:
+        noun: a `Noun`.
+        plural: whether it is plural.
+        case: "nom", "acc" or "dat".
+
+    Returns:
+        a string.
+    """
+    if not plural:
+        return noun.german_plural if noun.gender == "w" and case != "nom" else noun.german
+    added = "n" if case == "dat" and noun.german_plural[-1] not in "ns" else ""
+    return noun.german_plural + added
+
+
+def conjugate(verb):
+    """The present forms of a verb in both languages.
+
+    Args:
+        verb: a `Verb`.
+
+    Returns:
+        English and German, four forms each: I, you, he, they.
+    """
+    base, third = verb.base, verb.third
+    english = third.split("/") if "/" in third else [base, base, third, base]
+    infinitive, third = verb.german.split("|")[-1], verb.german_third
+    if "/" in third:
+        return english, third.split("/")
+    second = third if third[-2] in "sßz" else third[:-1] + "st"
+    return english, [infinitive[:-1], second, third, infinitive]
+
+
+def say_nominal(nominal, case, heads):
+    """Put a noun phrase or a pronoun into both languages.
+
+    Args:
+        nominal: a `Nominal`.
+        case: "nom", "acc" or "dat".
+        heads: Nominal -> Leaf of its noun, for pronouns that come later; added to.
+
+    Returns:
+        English tree, list of German (word, leaves).
+    """
+    if nominal.determiner:
+        return say_determined(nominal, case, heads)
+    english, objective, *german = PRONOUNS[nominal.pronoun()]
+    leaf = Leaf(english if case == "nom" else objective, heads.get(nominal.of))
+    return ("NP", ("PRP", leaf)), [(german[("nom", "acc", "dat").index(case)], (leaf,))]
+
+
+def say_determined(nominal, case, heads):
+    """Put determiner, perhaps adjective, and noun into both languages; as `say_nominal`."""
+    noun, determiner, column = nominal.noun, nominal.determiner, nominal.column(case)
+    heads[nominal] = head = Leaf(noun.plural if nominal.plural else noun.singular)
+    tree = [("NNS" if nominal.plural else "NN", head)]
+    german = [(decline(noun, nominal.plural, case), (head,))]
+    if nominal.adjective:
+        leaf = Leaf(nominal.adjective)
+        stem = ADJECTIVES[noun.kind][leaf.word].removesuffix("e")
+        ending = ENDINGS["weak" if determiner in ("the", "this") else "mixed"][column]
+        tree.insert(0, ("JJ", leaf))
+        german.insert(0, (stem + ending, (leaf,)))
+    special = {"a": "an" if tree[0][1].word[0] in "aeiou" else "a",
+               "this": "these" if nominal.plural else "this"}
+    leaf = Leaf(special.get(determiner, determiner))
+    tag = "PRP$" if determiner == "my" else "DT"
+    return ("NP", (tag, leaf), *tree), [(DETERMINERS[determiner][column], (leaf,)), *german]
+
+
+def say_verb(clause):
+    """Put a clause's verb and auxiliary into both languages.
+
+    Args:
+        clause: a `Clause`.
+
+    Returns:
+        English (tag, Leaf) nodes, the finite one first; German finite (word, leaves);
+        list of German (word, leaves) that close the clause; the separable prefix or "".
+    """
+    if clause.auxiliary:
+        return say_auxiliary(clause)
+    verb, person = clause.verb, clause.subject.agreement()
+    tag, prefix = "VBZ" if person == 2 else "VBP", verb.german.rpartition("|")[0]
+    english, german = conjugate(verb)
+    if clause.question and verb.base != "be":
+        do, leaf = Leaf("does" if person == 2 else "do"), Leaf(verb.base)
+        return [(tag, do), ("VB", leaf)], (german[person], (do, leaf)), [], prefix
+    leaf = Leaf(english[person])
+    return [(tag, leaf)], (german[person], (leaf,)), [], prefix
+
+
+def say_auxiliary(clause):
+    """The same with an auxiliary: participle or infinitive closes the German clause."""
+    verb, person = clause.verb, clause.subject.agreement()
+    forms, german = AUXILIARIES[clause.auxiliary]
+    auxiliary = Leaf(forms[person])
+    if clause.auxiliary == "have":
+        perfect = {"haben": "habe hast hat haben", "sein": "bin bist ist sind"}
+        german = perfect[verb.auxiliary].split()
+        tags, leaf = ("VBZ" if person == 2 else "VBP", "VBN"), Leaf(verb.participle)
+        word = verb.german_participle
+    else:
+        tags, leaf, word = ("MD", "VB"), Leaf(verb.base), verb.german.replace("|", "")
+    english = [(tags[0], auxiliary), (tags[1], leaf)]
+    return english, (german[person], (auxiliary,)), [(word, (leaf,))], ""
+
+
+def say_complements(clause, heads):
+    """Put objects, predicate adjective and place into both languages.
+
+    Args:
+        clause: a `Clause`.
+        heads: see `say_nominal`.
+
+    Returns:
+        English trees; German (word, leaves) of pronouns; and of everything else.
+    """
+    trees, pronouns, others = [], [], []
+    for nominal, case in clause.objects:
+        tree, german = say_nominal(nominal, case, heads)
+        trees.append(tree)
+        (others if nominal.determiner else pronouns).extend(german)
+    if clause.adjective:
+        leaf = Leaf(clause.adjective)
+        trees.append(("ADJP", ("JJ", leaf)))
+        others.append((ADJECTIVES[clause.subject.kind()][leaf.word], (leaf,)))
+    if clause.place:
+        tree, german = say_place(clause.place)
+        trees.append(tree)
+        others.extend(german)
+    return trees, pronouns, others
+
+
+def say_place(nominal):
+    """Put "in" and a noun phrase into both languages; German contracts *in dem* to *im*.
+
+    Args:
+        nominal: a `Nominal` of the kind "place".
+
+    Returns:
+        English tree, list of German (word, leaves).
+    """
+    tree, ((article, links), *rest) = say_nominal(nominal, "dat", {})
+    leaf = Leaf("in")
+    start = [("in", (leaf,)), (article, links)]
+    if article == "dem":
+        start = [("im", (leaf, *links))]
+    return ("PP", ("IN", leaf), tree), [*start, *rest]
+
+
+def say_clause(clause, heads, final=False):
+    """Put a clause into both languages.
+
+    Args:
+        clause: a `Clause`.
+        heads: see `say_nominal`.
+        final: whether it is a subordinate clause, whose German verb comes last.
+
+    Returns:
+        English trees, list of German (word, leaves).
+    """
+    subject, german_subject = say_nominal(clause.subject, "nom", heads)
+    verbs, *german_verbs = say_verb(clause)
+    trees, pronouns, others = say_complements(clause, heads)
+    german = german_order(clause, german_subject, german_verbs, pronouns, others, final)
+    if clause.clause:
+        leaf = Leaf(clause.conjunction)
+        inner, words = say_clause(clause.clause, heads, final=True)
+        trees.append(("SBAR", ("IN", leaf), ("S", *inner)))
+        german += [(",", ()), (PARTICLES["conjunction"][leaf.word], (leaf,)), *words]
+    return english_order(clause, subject, verbs, trees), german
+
+
+def german_order(clause, subject, verbs, pronouns, others, final):
+    """Put the German parts of a clause in order: the finite verb first, second or last.
+
+    Args:
+        clause: a `Clause`.
+        subject, pronouns, others: lists of (word, leaves).
+        verbs: the finite verb, what closes the clause, and the separable prefix.
+        final: whether it is a subordinate clause.
+
+    Returns:
+        list of (word, leaves).
+    """
+    (finite, links), closing, prefix = verbs
+    if final:
+        return [*subject, *pronouns, *others, *closing, (prefix + finite, links)]
+    if prefix:
+        closing = [(prefix, links[-1:])]
+    if clause.question or clause.adverb:  # an adverb takes the first place from the subject
+        return [(finite, links), *pronouns, *subject, *others, *closing]
+    return [*subject, (finite, links), *pronouns, *others, *closing]
+
+
+def english_order(clause, subject, verbs, trees):
+    """Put the English parts of a clause in order; a question's finite verb comes first.
+
+    Args:
+        clause: a `Clause`.
+        subject: tree of the subject.
+        verbs: one or two (tag, Leaf) nodes.
+        trees: what follows the verb.
+
+    Returns:
+        list of trees.
+    """
+    finite, *rest = verbs
+    if clause.question:
+        return [finite, subject, *([("VP", *rest, *trees)] if rest else trees)]
+    return [subject, ("VP", finite, *([("VP", *rest, *trees)] if rest else trees))]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A sentence pair with everything that is true of it.
+
+    Args:
+        source: the English sentence.
+        target: the German sentence.
+        alignment: (source index, target index) of words that translate each other, as
+            `split_words` counts them.
+        antecedents: (index of a source pronoun, index of the noun it refers to).
+        tree: the English constituents in brackets, Penn style.
+        facts: who does what, see `facts_of`.
+    """
+
+    source: str
+    target: str
+    alignment: tuple
+    antecedents: tuple
+    tree: str
+    facts: tuple
+
+
+def leaves_of(tree):
+    """The leaves of an English tree, from left to right.
+
+    Args:
+        tree: (label, child, ...), a child a tree or a `Leaf`.
+
+    Returns:
+        list of `Leaf`.
+    """
+    if isinstance(tree, Leaf):
+        return [tree]
+    return [leaf for child in tree[1:] for leaf in leaves_of(child)]
+
+
+def bracketed(tree):
+    """Write an English tree in brackets, Penn style.
+
+    Args:
+        tree: (label, child, ...), a child a tree or a `Leaf`.
+
+    Returns:
+        a string such as `(NP (DT the) (NN dog))`.
+    """
+    if isinstance(tree, Leaf):
+        return tree.word
+    return f"({tree[0]} {' '.join(map(bracketed, tree[1:]))})"
+
+
+def facts_of(clause):
+    """List who does what in a clause and the clause below it, whether by noun or by pronoun.
+
+    Args:
+        clause: a `Clause`.
+
+    Returns:
+        tuple of (subject noun, German verb, object); the object is an English noun or
+        adjective, "me", "you", "us" or ""; a clause about "I", "you" or "we" states none.
+    """
+    facts = facts_of(clause.clause) if clause.clause else ()
+    if not clause.subject.noun:
+        return facts
+    thing = clause.adjective
+    if clause.objects:
+        last, _ = clause.objects[-1]
+        thing = last.noun.singular if last.noun else PRONOUNS[last.pronoun()][1]
+    return ((clause.subject.noun.singular, clause.verb.german, thing), *facts)
+
+
+def say(clause):
+    """Put a whole sentence into both languages.
+
+    Args:
+        clause: a `Clause`, the main one.
+
+    Returns:
+        an `Example`.
+    """
+    trees, german = say_clause(clause, {})
+    if clause.adverb:
+        leaf = Leaf(clause.adverb)
+        trees.insert(0, ("ADVP", ("RB", leaf)))
+        german.insert(0, (PARTICLES["adverb"][leaf.word], (leaf,)))
+    end = Leaf("?" if clause.question else ".")
+    tree = ("SQ" if clause.question else "S", *trees, (".", end))
+    german.append((end.word, (end,)))
+    leaves = leaves_of(tree)
+    at = {leaf: i for i, leaf in enumerate(leaves)}
+    links = sorted((at[leaf], j) for j, (_, made) in enumerate(german) for leaf in made)
+    known = ((i, at[leaf.antecedent]) for i, leaf in enumerate(leaves) if leaf.antecedent)
+    leaves[0].word = leaves[0].word[0].upper() + leaves[0].word[1:]
+    source = join_words(leaf.word for leaf in leaves)
+    target = join_words(word for word, _ in german)
+    target = target[0].upper() + target[1:]
+    more = tuple(links), tuple(known), bracketed(tree), facts_of(clause)
+    return Example(source, target, *more)
+
+
+def forms(noun):
+    """How many noun phrases a noun makes, of determiner, number, and adjective or none.
+
+    Args:
+        noun: a `Noun`, or None for one without adjectives.
+
+    Returns:
+        an int.
+    """
+    return (2 * len(DETERMINERS) - 1) * (1 + len(ADJECTIVES[noun.kind] if noun else ()))
+
+
+def count_after(verb, subject):
+    """How many ways there are to complete a clause of subject and verb, auxiliaries aside.
+
+    Args:
+        verb: a `Verb` that no that-clause follows.
+        subject: a `Noun`, or None for "I", "you" and "we".
+
+    Returns:
+        an int.
+    """
+    def count(kind, speakers=0):
+        speakers *= "person" in KINDS[kind] and subject is not None
+        return speakers + sum(forms(noun) for noun in nouns_of(kind) if noun is not subject)
+
+    places = count("place")
+    if verb.frame == "none":
+        return places
+    if verb.frame == "dat+acc":
+        after = count("person", speakers=3) * count(verb.object)
+    else:
+        after = count(verb.object, speakers=3)
+    return after * (1 + places) if verb.place == "place" else after
+
+
+def count_sentences():
+    """Count the grammar's sentences of a single clause, exactly.
+
+    Returns:
+        an int: statements, questions and statements that begin with an adverb.
+    """
+    total, bare = 0, forms(None)
+    for verb in VERBS:
+        speakers = [None] * 3 if "person" in KINDS[verb.subject] else []
+        for subject in (*nouns_of(verb.subject), *speakers):
+            adjectives = len(ADJECTIVES[subject.kind if subject else "person"])
+            if verb.frame == "adjective":  # predicate unlike attribute: n + n(n - 1) pairs
+                total += bare * adjectives**2 if subject else adjectives
+            elif verb.frame != "that":
+                total += (forms(subject) if subject else 1) * count_after(verb, subject)
+    return total * (1 + len(AUXILIARIES)) * (2 + len(PARTICLES["adverb"]))
+
+
+def sample_nominal(rng, kind, speakers=True, avoid=()):
+    """Draw a noun phrase of a kind, now and then "I", "you" or "we".
+
+    Args:
+        rng: a `random.Random`.
+        kind: a key of `KINDS`.
+        speakers: whether "I", "you" and "we" may come, where persons may.
+        avoid: nouns not to take.
+
+    Returns:
+        a `Nominal`.
+    """
+    if speakers and "person" in KINDS[kind] and rng.random() < 0.2:
+        person, plural = rng.choice([(1, False), (2, False), (1, True)])
+        return Nominal(person=person, plural=plural)
+    noun = rng.choice([noun for noun in nouns_of(kind) if noun not in avoid])
+    determiner, plural = rng.choice(list(DETERMINERS)), rng.random() < 0.35
+    adjective = rng.choice(list(ADJECTIVES[noun.kind])) if rng.random() < 0.35 else ""
+    return Nominal(noun, determiner, adjective, plural and determiner != "a")
+
+
+def suits(verb, subject, theme):
+    """Whether a verb can take these pronouns.
+
+    Args:
+        verb: a `Verb`.
+        subject: a `Nominal` or None.
+        theme: a `Nominal` or None.
+
+    Returns:
+        a bool.
+    """
+    kind = "person" if verb.frame == "dat+acc" else verb.object
+    return (subject is None or subject.noun.kind in KINDS[verb.subject]) and (
+        theme is None or kind in KINDS and theme.noun.kind in KINDS[kind])
+
+
+def sample_clause(rng, subject=None, theme=None, avoid=(), that=False):
+    """Draw a clause; a clause below it is added by `sample_sentence`.
+
+    Args:
+        rng: a `random.Random`.
+        subject: a pronoun that must be the subject, or None.
+        theme: a pronoun that must be an object, or None.
+        avoid: nouns not to take.
+        that: whether the verb is one that a that-clause follows.
+
+    Returns:
+        a `Clause`.
+    """
+    able = [verb for verb in VERBS if suits(verb, subject, theme)]
+    verb = rng.choice([verb for verb in able if (verb.frame == "that") == that])
+    subject = subject or sample_nominal(rng, verb.subject, theme is None, avoid)
+    objects = sample_objects(rng, verb, subject, theme, avoid)
+    adjectives = [word for word in ADJECTIVES[subject.kind()] if word != subject.adjective]
+    adjective = rng.choice(adjectives) if verb.frame == "adjective" else ""
+    placed = verb.frame == "none" or verb.place == "place" and rng.random() < 0.25
+    present = 9 if subject.person < 3 else 3  # rare: the forms of "I" should be met
+    auxiliary = rng.choice([""] * present + [*AUXILIARIES])
+    place = sample_nominal(rng, "place") if placed else None
+    return Clause(subject, verb, auxiliary, objects, adjective, place)
+
+
+def sample_objects(rng, verb, subject, theme, avoid):
+    """Draw the objects of a clause.
+
+    Args:
+        rng: a `random.Random`.
+        verb: a `Verb`.
+        subject: a `Nominal`; if it is a noun, "me", "you" and "us" may be objects.
+        theme: a pronoun that must be the object, the receiving one of two, or None.
+        avoid: nouns not to take.
+
+    Returns:
+        tuple of (Nominal, case).
+    """
+    speakers, avoid = bool(subject.determiner), (*avoid, subject.noun)
+    if verb.frame == "dat+acc":
+        receiver = theme or sample_nominal(rng, "person", speakers, avoid)
+        return (receiver, "dat"), (sample_nominal(rng, verb.object, False, avoid), "acc")
+    if verb.frame in ("acc", "dat"):
+        return ((theme or sample_nominal(rng, verb.object, speakers, avoid), verb.frame),)
+    return ()
+
+
+def referents(clause):
+    """The noun phrases of a clause that an English pronoun would point at without doubt.
+
+    Args:
+        clause: a `Clause`.
+
+    Returns:
+        list of `Nominal`: no other one of the clause has the same English pronoun.
+    """
+    named = clause.subject, *(n for n, _ in clause.objects), clause.place
+    nominals = [n for n in named if n and n.determiner]
+    words = [PRONOUNS[n.pronoun()][0] for n in nominals]
+    clear = [n for n, word in zip(nominals, words) if words.count(word) == 1]
+    return [n for n in clear if n is not clause.place]
+
+
+def sample_sentence(rng):
+    """Draw a sentence: a statement, a question, or one with a subordinate clause.
+
+    Args:
+        rng: a `random.Random`.
+
+    Returns:
+        a `Clause`.
+    """
+    form = rng.choice(["plain", *["question"] * 2, "adverb", "that", *["reason"] * 3])
+    main = sample_clause(rng, that=form == "that")
+    if form == "question":
+        return replace(main, question=True)
+    if form == "adverb":
+        return replace(main, adverb=rng.choice(list(PARTICLES["adverb"])))
+    if form == "plain":
+        return main
+    pronouns = [Nominal(n.noun, plural=n.plural, of=n) for n in referents(main)]
+    roles = {}
+    if pronouns and rng.random() < 0.75:
+        roles[rng.choice(["subject", "theme"])] = rng.choice(pronouns)
+    used = [n.noun for n in (main.subject, *(n for n, _ in main.objects))]
+    conjunction = "that" if form == "that" else rng.choice(["because", "although"])
+    below = sample_clause(rng, avoid=used, **roles)
+    return replace(main, conjunction=conjunction, clause=below)
+
+
+def grammar_examples(train=20000, validation=500, test=500, seed=0):
+    """Draw sentences and put each into the part of the data it belongs to.
+
+    Args:
+        train: number of training sentences.
+        validation: number of validation sentences.
+        test: number of test sentences.
+        seed: the same seed gives the same sentences.
+
+    Returns:
+        three lists of `Example`, of 4 to 20 English words and marks each, no sentence twice.
+    """
+    rng = random.Random(seed)
+    wanted = {"train": train, "validation": validation, "test": test}
+    found = {part: {} for part in wanted}
+    while any(len(found[part]) < count for part, count in wanted.items()):
+        clause = sample_sentence(rng)
+        part = part_of(facts_of(clause))
+        if part and len(found[part]) < wanted[part]:
+            example = say(clause)
+            if 4 <= len(split_words(example.source)) <= 20:
+                found[part][example.source] = example
+    return [list(examples.values()) for examples in found.values()]
+
+
+def grammar_corpus(train=20000, validation=500, test=500, seed=0):
+    """Make a corpus of the built-in grammar.
+
+    Args:
+        train: number of training pairs.
+        validation: number of validation pairs.
+        test: number of test pairs.
+        seed: the same seed gives the same pairs.
+
+    Returns:
+        a `Corpus`; every validation or test sentence has a fact never seen in training.
+    """
+    parts = grammar_examples(train, validation, test, seed)
+    pairs = ([(example.source, example.target) for example in part] for part in parts)
+    return Corpus("grammar", *pairs, "The built-in grammar: no rights reserved.")
