@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from annotated.data import Subwords, pad_batch, read_file, replacing
-from annotated.decoding import Translator, evaluating, greedy, select, widen
+from annotated.decoding import Translator, check_device, evaluating, greedy, select, widen
 from annotated.embedding import positional_encoding
 from annotated.transformer import ACTIVATIONS, Config, State, Transformer
 
@@ -726,8 +726,10 @@ def load_marian(folder, device="cpu", kind=MarianTranslator):
         a Translator.
 
     Raises:
-        ValueError: the folder holds no such model, or one that is damaged or unlike ours.
+        ValueError: the folder holds no such model, or one that is damaged or unlike ours;
+            or there is no such device.
     """
+    check_device(device)
     folder = find_folder(folder)
     model, vocabulary = from_marian(folder), MarianVocabulary(folder)
     c = model.config

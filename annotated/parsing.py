@@ -97,8 +97,9 @@ def parse_brackets(text, name="text"):
     for match in re.finditer(r"[()]|[^\s()]+", text):
         try:
             if match[0] != "(" and len(stack) == 1:
-                raise ValueError(f"{match[0]!r} stands outside of all brackets; "
-                                 "trees look like (S (NN Hello))")
+                raise ValueError(f"{match[0]!r} stands outside; a tree is (S (NN Hello))")
+            if len(stack) > 300:  # the functions below call themselves once a level
+                raise ValueError("300 brackets are open, more than in the tree of any sentence")
             if match[0] == "(":
                 stack.append([])
             else:

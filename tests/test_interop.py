@@ -380,6 +380,13 @@ def trained():
     return model, vocabulary
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_here_is_refused_in_one_line(tmp_path):
+    published(tmp_path)
+    with pytest.raises(ValueError, match="^device='cuda' cannot be used here: [^\n]*$"):
+        load_marian(tmp_path, "cuda")
+
+
 def test_a_model_of_ours_is_the_same_as_a_marian_folder(trained, tmp_path):
     model, vocabulary = trained
     before = {name: p.clone() for name, p in model.state_dict().items()}

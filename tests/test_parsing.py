@@ -101,12 +101,21 @@ def test_several_trees_and_unlabelled_brackets():
     ("(S (NN))", "holds nothing"),
     ("(S the (NN cat))", "words beside trees"),
     ("(S (NN cat) sleeps)", "words beside trees"),
+    ("(S " * 400 + "(NN a)" + ")" * 400, "line 1: 300 brackets are open"),
 ])
 def test_bad_brackets_are_refused(text, message):
     with pytest.raises(ValueError, match=message):
         parse_brackets(text, "name.mrg")
     with pytest.raises(ValueError, match="name.mrg"):
         parse_brackets(text, "name.mrg")
+
+
+def test_the_deepest_tree_that_is_read_is_not_too_deep_for_what_follows():
+    tree = "(S " * 298 + "(NN a)" + ")" * 298
+    assert write_tree(parse_brackets(tree)[0]) == tree and trees_in(tree) == [tree]
+    assert delinearize(linearize(tree), ["a"], ["NN"]) == tree
+    assert bracket_f1([tree], [tree])[2] == 100
+    assert deepest([tree]) == 298 and words_of(tree) == ["a"]
 
 
 def test_by_hand():
