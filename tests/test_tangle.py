@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import tangle
-from chapters import ROOT
+from chapters import ROOT, module_order
 
 HEAD = "---\nmodule: attention\n---\n\n# Attention\n\nWords.\n"
 
@@ -197,16 +197,58 @@ def test_exported_cells_need_a_module(book, capsys):
     assert "need a `module:`" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("module, tags", [("attention", ""), ("bugs", ""), ("", ":tags: [export]\n")])
-def test_an_appendix_makes_no_module(book, capsys, module, tags):
-    front = "---\nkernelspec:\n  name: python3\n  display_name: P\n" + (f"module: {module}\n" if module else "") + "---\n\n# T\n\n"
+def appendix(*front: str) -> str:
+    """The head of an appendix that is a notebook."""
+    return "\n".join(["---", "kernelspec:", "  name: python3", "  display_name: P", *front, "---", "", "# T", "", ""])
+
+
+@pytest.mark.parametrize("front, message", [
+    (["module: attention", "after: 02-attention"], "book/E-bugs.md:1: module attention is of chapter 02 already"),
+    (["module: bugs"], "book/E-bugs.md:1: an appendix with a module names the chapter it comes after"),
+    (["module: bugs", "after: 2"], "(`after: 08-data`), not '2'"),
+    (["module: bugs", "after: 03-masks"], "not '03-masks'"),
+    (["module: bugs", "after: E-bugs"], "not 'E-bugs'"),
+    ([], "book/E-bugs.md:13: exported cells need a `module:`"),
+])
+def test_an_appendix_with_a_module_says_where_it_stands(book, capsys, front, message):
     book("02-attention.md", GOOD)
-    path = book("E-bugs.md", front + f"```{{code-cell}}\n{tags}\nx = 1\n```\n")
+    path = book("E-bugs.md", appendix(*front) + cell("X = 1"))
     assert tangle.main([], book.root) == 1
-    said = capsys.readouterr().err
-    assert "an appendix makes no module" in said or "is of chapter 02 already" in said
-    path.write_text("---\nkernelspec:\n  name: python3\n  display_name: P\n---\n\n# T\n\n```{code-cell}\nx = 1\n```\n")
+    assert message in capsys.readouterr().err
+    assert not (book.root / "annotated/bugs.py").exists()
+    path.write_text(appendix() + "```{code-cell}\nx = 1\n```\n")
     assert tangle.main([], book.root) == 0
+    path.write_text(appendix("module: bugs", "after: 02-attention") + cell("X = 1"))
+    assert tangle.main([], book.root) == 0
+    assert "Generated from book/E-bugs.md" in (book.root / "annotated/bugs.py").read_text()
+
+
+def test_an_appendix_stands_behind_its_chapter_and_before_the_next(book, capsys):
+    def imports(*modules):
+        names = "".join(f"from annotated.{m} import {m.upper()}\n" for m in modules).rstrip()
+        return cell(names) if modules else ""
+
+    def write(name, module, *modules, after=None):
+        head = appendix(f"module: {module}", f"after: {after}") if after else f"---\nmodule: {module}\n---\n\n# T\n\n"
+        book(name, head + imports(*modules) + cell(f"{module.upper()} = 1"))
+
+    write("08-data.md", "data")
+    write("F-grammar.md", "grammar", "data", after="08-data")
+    write("G-corpora.md", "corpora", "data", "grammar", after="08-data")
+    write("09-next.md", "next", "data", "grammar", "corpora")
+    assert tangle.main([], book.root) == 0
+    assert module_order(book.root) == {"data": "08", "grammar": "08F", "corpora": "08G", "next": "09"}
+    assert list(module_order(book.root)) == ["data", "grammar", "corpora", "next"]
+    for name, module, wanted, after, said in [
+        ("08-data.md", "data", "grammar", None, "annotated.grammar is appendix F, which comes after chapter 08: import earlier"),
+        ("F-grammar.md", "grammar", "corpora", "08-data", "annotated.corpora is appendix G, which"),
+        ("G-corpora.md", "corpora", "next", "08-data", "annotated.next is chapter 09: import earlier chapters only"),
+    ]:
+        kept = (book.root / "book" / name).read_text()
+        write(name, module, wanted, after=after)
+        assert tangle.main([], book.root) == 1
+        assert said in capsys.readouterr().err
+        book(name, kept)
 
 
 def test_a_module_whose_chapter_is_gone_goes_too(book, capsys):

@@ -14,6 +14,7 @@ from jupytext.myst import myst_to_notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 CHAPTERS, APPENDICES = "[0-9][0-9]-*.md", "[A-Z]-*.md"
+CHAPTER = r"[0-9][0-9]-[\w-]+"
 
 
 class Refused(Exception):
@@ -60,6 +61,11 @@ class Chapter:
     @property
     def appendix(self) -> bool:
         return not self.number.isdigit()
+
+    @property
+    def position(self) -> str:
+        """Where the chapter's module stands among the others."""
+        return position(self.path, self.front)
 
     @property
     def stem(self) -> str:
@@ -162,13 +168,35 @@ def chosen(names: list[str], root: Path = ROOT) -> list[Path]:
     return found
 
 
+def position(path: Path, front: dict) -> str:
+    """Where a module stands among the others: `08` for chapter 8, `08F` for an appendix F that comes `after: 08-data`.
+
+    As text these sort: behind a chapter come its appendices, by letter, and then the next chapter.
+    An appendix with a module and without a chapter that it comes after is refused.
+    """
+    number = path.name.split("-")[0]
+    if number.isdigit() or not front.get("module"):
+        return number
+    after = str(front.get("after", ""))
+    if not re.fullmatch(CHAPTER, after) or not path.with_name(f"{after}.md").exists():
+        message = f"an appendix with a module names the chapter it comes after (`after: 08-data`), not {after!r}"
+        raise Refused(f"book/{path.name}:1: {message}")
+    return after[:2] + number
+
+
 def module_order(root: Path = ROOT) -> dict[str, str]:
-    """Module name -> chapter number, in the chapters' order."""
+    """Module name -> its position, in that order; appendices that are refused are left out."""
+    found = []
+    for path in woven(root):
+        front = front_matter(path)
+        try:
+            if front.get("module"):
+                found.append((position(path, front), front["module"]))
+        except Refused:  # tangling the appendix says why
+            continue
     order = {}
-    for path in paths(root):
-        name = front_matter(path).get("module")
-        if name:
-            order.setdefault(name, path.name[:2])
+    for place, name in sorted(found):
+        order.setdefault(name, place)
     return order
 
 

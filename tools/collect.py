@@ -102,7 +102,8 @@ def differences_page(chapters: list[Chapter], root: Path) -> str:
     text = DIFFERENCES
     for chapter in chapters:
         if table := rows(chapter):
-            text += "\n".join([f"\n## {chapter.title}\n", f"From chapter {link(chapter, root)}.\n", HEADER])
+            kind = "appendix" if chapter.appendix else "chapter"
+            text += "\n".join([f"\n## {chapter.title}\n", f"From {kind} {link(chapter, root)}.\n", HEADER])
             text += "\n|---|---|---|---|\n" + "\n".join(table) + "\n"
     return text
 

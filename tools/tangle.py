@@ -31,9 +31,10 @@ IMPORT = (ast.Import, ast.ImportFrom)
 def tangle(chapter: Chapter, order: dict[str, str]) -> tuple[str | None, list[str]]:
     """The module a chapter makes (None without exported cells) and the rules it breaks."""
     cells = chapter.code("export")
-    if chapter.appendix:
-        where = chapter.at(cells[0]) if cells else f"{chapter.name}:1"
-        return None, [f"{where}: an appendix makes no module"] if cells or chapter.module else []
+    try:
+        here = chapter.position  # an appendix with a module says where it stands
+    except Refused as error:
+        return None, [str(error)]
     if not cells:
         missing = chapter.module and not chapter.draft
         return None, [f"{chapter.name}:1: module {chapter.module}, but no cell is tagged export"] if missing else []
@@ -62,7 +63,7 @@ def tangle(chapter: Chapter, order: dict[str, str]) -> tuple[str | None, list[st
             bind(cell, node, name_of(node))
             bodies.append((cell, node))
             check_definition(cell, node, chapter.module, refuse)
-    known = check_imports(chapter, imports + inner_imports(bodies), order, refuse)
+    known = check_imports(here, imports + inner_imports(bodies), order, refuse)
     for cell, node in imports:
         for alias in node.names:
             name = alias.asname or alias.name.split(".")[0]
@@ -171,7 +172,7 @@ def inner_imports(bodies) -> list:
     return [(cell, n) for cell, node in bodies for n in ast.walk(node) if isinstance(n, IMPORT)]
 
 
-def check_imports(chapter: Chapter, imports, order: dict[str, str], refuse) -> bool:
+def check_imports(here: str, imports, order: dict[str, str], refuse) -> bool:
     for cell, node in imports:
         inside = node.col_offset > 0
         if isinstance(node, ast.ImportFrom) and (node.level or any(a.name == "*" for a in node.names)):
@@ -185,12 +186,18 @@ def check_imports(chapter: Chapter, imports, order: dict[str, str], refuse) -> b
                     refuse(cell, node, "import from the chapter's module: `from annotated.attention import ...`")
                 elif wanted not in order:
                     refuse(cell, node, f"no chapter makes annotated.{wanted}")
-                elif order[wanted] >= chapter.number:
-                    refuse(cell, node, f"annotated.{wanted} is chapter {order[wanted]}: import earlier chapters only")
+                elif order[wanted] >= here:
+                    refuse(cell, node, f"annotated.{wanted} is {spoken(order[wanted])}: import earlier chapters only")
             elif root not in CORE | set(sys.stdlib_module_names) and not (inside and root in INSIDE):
                 hint = "inside the function that needs it" if root in INSIDE else "not in the package"
                 refuse(cell, node, f"{root}: {hint}")
     return True
+
+
+def spoken(position: str) -> str:
+    """`chapter 08`, or `appendix F, which comes after chapter 08`."""
+    number, letter = position[:2], position[2:]
+    return f"appendix {letter}, which comes after chapter {number}" if letter else f"chapter {number}"
 
 
 def check_rebinding(chapter: Chapter, exported: set[str], refuse) -> None:
@@ -294,8 +301,8 @@ def main(argv=None, root: Path = ROOT) -> int:
             failed = True
             continue
         text, problems = tangle(chapter, order)
-        if chapter.module in made or order.get(chapter.module, chapter.number) != chapter.number:
-            problems = [f"{chapter.name}:1: module {chapter.module} is of chapter {order[chapter.module]} already"]
+        if not problems and (chapter.module in made or order.get(chapter.module, chapter.position) != chapter.position):
+            problems = [f"{chapter.name}:1: module {chapter.module} is of {spoken(order[chapter.module])} already"]
         for problem in problems:
             print(problem, file=sys.stderr)
         failed |= bool(problems)

@@ -17,18 +17,21 @@ ITEM = re.compile(r"(\*{0,2}[\w.]+(?:, \*{0,2}[\w.]+)*)(?: \([^)]*\))?: +(.*)", 
 
 
 def chapter_of() -> dict[str, str]:
-    "Module -> the file name of its chapter, from the chapters' front matter."
-    found = {}
-    for chapter in sorted((ROOT / "book").glob("[0-9][0-9]-*.md")):
-        line = re.search(r"^module:\s*(\w+)", chapter.read_text(encoding="utf-8").split("\n---", 1)[0], re.M)
-        if line:
-            found[line[1]] = chapter.stem
-    return found
+    "Module -> the file name of its chapter or appendix, from the front matter, in the order of the modules."
+    found = []
+    for chapter in [*(ROOT / "book").glob("[0-9][0-9]-*.md"), *(ROOT / "book").glob("[A-Z]-*.md")]:
+        front = chapter.read_text(encoding="utf-8").split("\n---", 1)[0]
+        module = re.search(r"^module:\s*(\w+)", front, re.M)
+        after = re.search(r"^after:\s*(\d\d)", front, re.M)  # an appendix stands behind this chapter
+        if module:
+            found.append((after[1] if after else "", chapter.stem, module[1]))
+    return {module: stem for after, stem, module in sorted(found, key=lambda f: f[0] + f[1])}
 
 
 def modules() -> list[SimpleNamespace]:
     "The package's modules in the order of the chapters; each with its docstring and its public definitions."
     chapters = chapter_of()
+    order = {module: place for place, module in enumerate(chapters)}
     out = []
     for path in PACKAGE.glob("*.py"):
         if path.stem == "__main__":
@@ -42,7 +45,7 @@ def modules() -> list[SimpleNamespace]:
         if found:
             doc = ast.get_docstring(tree) or ""
             out.append(SimpleNamespace(name=name, path=path, doc=doc, found=found, chapter=chapters.get(path.stem, "")))
-    return sorted(out, key=lambda m: (m.name != "annotated", m.chapter or "~", m.name))
+    return sorted(out, key=lambda m: (m.name != "annotated", order.get(m.path.stem, len(order)), m.name))
 
 
 def declared(tree: ast.Module) -> set[str] | None:

@@ -68,6 +68,11 @@ def letter(docname: str) -> str:
     return match[1] if match else "" if n is None else str(n)
 
 
+def kind(docname: str) -> str:
+    "What a notebook is called: a chapter has a number, an appendix a letter."
+    return "chapter" if number(docname) is not None else "appendix"
+
+
 # ---------------------------------------------------------------- while a page is read
 
 def prepare(app, doctree) -> None:
@@ -266,14 +271,14 @@ def resolve(app, doctree, docname: str) -> None:
                 node.parent.remove(node)
                 continue
             where, anchor = place
-            words = f"chapter {letter(where)}"
+            words = f"{kind(where)} {letter(where)}"
         elif "chapter-of" in node["classes"]:
             where, anchor = f"notebooks/{node['chapter']}", ""
             if not node["chapter"] or where not in env.titles:
                 paragraph = node.parent
                 paragraph.parent.remove(paragraph)
                 continue
-            words = f"Made in chapter {env.titles[where].astext().replace(chr(0x2002), ', ')}."
+            words = f"Made in {kind(where)} {env.titles[where].astext().replace(chr(0x2002), ', ')}."
         else:
             continue
         uri = app.builder.get_relative_uri(docname, where) + (f"#{anchor}" if anchor else "")
