@@ -1,6 +1,6 @@
-"""The command line.
+"""Inside the command line.
 
-Generated from book/13-command-line.md by tools/tangle.py: edit the chapter, not this file.
+Generated from book/H-command-line.md by tools/tangle.py: edit the chapter, not this file.
 """
 
 import argparse
