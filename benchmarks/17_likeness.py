@@ -1,0 +1,110 @@
+"""Why deep stacks that normalise after each sub-layer learn late: how alike the encoder makes the words of a sentence.
+
+    ANNOTATED_DATA=... python benchmarks/17_likeness.py [--updates 750] [--out results/17-likeness]
+
+Trains stacks of several depths by the recipe of 17_variations.py (same pairs, vocabulary, batches and random numbers),
+the norm after and before each sub-layer, and after it without dropout. On the way, on held-out sentences:
+
+- loss: cross-entropy in nats a token;
+- exchanged: the same where each sentence is given the source of its neighbour, whose length is about equal.
+  The difference is what the model makes of its source;
+- likeness: the mean cosine between the encoder's outputs at different positions of a sentence.
+
+Writes OUT/run.json and scores.json; a run of the same command goes on with the trainings that are missing.
+"""
+
+import argparse
+import importlib
+import json
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch.nn import functional as F
+
+from annotated.data import Subwords, load_corpus, replacing, token_batches
+from annotated.decoding import evaluating
+from annotated.evaluation import cross_entropy
+from annotated.training import provenance, train
+from annotated.transformer import Config, Transformer
+from annotated.variations import TABLE_3, shrink
+
+variations = importlib.import_module("17_variations")
+KINDS = {
+    "norm after": {},
+    "norm before": {"norm": "pre", "final_norm": True},
+    "norm after, no dropout": {"P_drop": 0.0},
+}
+STACKS = [(kind, N) for N in (1, 3, 4, 6) for kind in ("norm after", "norm before")] + [("norm after, no dropout", 6)]
+
+
+def likeness(model, batches):
+    """The mean cosine between the encoder's outputs at two positions of a sentence."""
+    found = []
+    with evaluating(model):
+        for source, _ in batches:
+            unit = F.normalize(model.encode(source), dim=-1)  # (B, S, d_model)
+            words = source != model.config.pad  # (B, S)
+            pairs = words[:, :, None] & words[:, None] & ~torch.eye(source.shape[1], dtype=torch.bool)  # (B, S, S)
+            found.append((unit @ unit.mT)[pairs])
+    return torch.cat(found).mean().item()
+
+
+def measure(batches, model):
+    """What is measured on the way."""
+    exchanged = [(source.roll(1, 0), target) for source, target in batches]
+    values = {
+        "loss": cross_entropy(model, batches), "exchanged": cross_entropy(model, exchanged),
+        "likeness": likeness(model, batches),
+    }
+    return {name: round(value, 4) for name, value in values.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--updates", type=int, default=750)
+    parser.add_argument("--every", type=int, default=50, help="updates between two measurements")
+    parser.add_argument("--pairs", type=int, default=10000)
+    parser.add_argument("--held_out", type=int, default=300, help="validation sentences to measure on")
+    parser.add_argument("--vocab", type=int, default=2000)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("results/17-likeness"))
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    corpus = load_corpus(variations.CORPUS)
+    texts = corpus.train[: options.pairs]
+    vocabulary = Subwords.train((text for pair in texts for text in pair), options.vocab)
+    pairs, held_out = ([(vocabulary.encode(s), vocabulary.encode(t)) for s, t in part]
+                       for part in (texts, corpus.validation[: options.held_out]))
+    shared = argparse.Namespace(steps=options.updates, warmup=200, rate=0.5, tokens=1500)  # 17_variations' defaults
+    recipe = replace(variations.small_recipe(TABLE_3["base"], shared), evaluate_every=options.every)
+    base = replace(shrink(Config(), 8, 2), vocab=len(vocabulary))
+    batches = partial(token_batches, pairs, recipe.source_tokens, recipe.target_tokens, recipe.seed)
+    check = list(token_batches(held_out, recipe.source_tokens, recipe.target_tokens))
+    path = options.out / "scores.json"
+    scores = json.loads(path.read_text()) if path.exists() else {}
+    run = provenance(config=asdict(base), recipe=asdict(recipe), kinds=KINDS, data={
+        "corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance,
+        "pairs": len(pairs), "held out": len(held_out),
+    })
+    for kind, N in STACKS:
+        name = f"{kind}, {N}"
+        if name in scores:
+            continue
+        torch.manual_seed(recipe.seed)
+        model = Transformer(replace(base, N=N, **KINDS[kind]))
+        first = {"step": 0, **measure(check, model)}
+        log = train(model, recipe, batches, evaluate=partial(measure, check))
+        keep = ("step", "loss", "exchanged", "likeness")
+        curve = [{field: line[field] for field in keep} for line in log if "likeness" in line]
+        scores[name] = {"kind": kind, "N": N, "curve": [first, *curve]}
+        print(f"{name:28}", *(f"{field} {curve[-1][field]:.2f}" for field in keep[1:]), flush=True)
+        options.out.mkdir(parents=True, exist_ok=True)
+        for file, content in (("run.json", run), ("scores.json", scores)):
+            with replacing(options.out / file) as fresh:
+                fresh.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
