@@ -1,6 +1,6 @@
-"""The command line.
+"""Inside the command line.
 
-Generated from book/13-command-line.md by tools/tangle.py: edit the chapter, not this file.
+Generated from book/H-command-line.md by tools/tangle.py: edit the chapter, not this file.
 """
 
 import argparse
@@ -45,6 +45,7 @@ __all__ = [
     "translated",
     "plain",
     "numbered",
+    "check_several",
     "n_best",
     "join_pieces",
     "fingerprint",
@@ -199,6 +200,12 @@ def numbered(number, found):
     return "".join(f"{number}\t{score:.4f}\t{one_line(text)}\n" for score, text in found)
 
 
+def check_several(k, beam):
+    """Refuse to ask a search for more translations than its beam is wide: ValueError."""
+    if k > beam:
+        raise ValueError(f"n-best={k} needs a beam of {k} or more, got beam={beam}")
+
+
 def n_best(translator, lines, k, beam=4, alpha=0.6, rows=32):
     """The k best translations of each line.
 
@@ -212,8 +219,7 @@ def n_best(translator, lines, k, beam=4, alpha=0.6, rows=32):
     Returns:
         as many lists of (score, text), best first.
     """
-    if k > beam:
-        raise ValueError(f"n-best={k} needs a beam of {k} or more, got beam={beam}")
+    check_several(k, beam)
     cut = [translator.cut(line) for line in lines]
     parts = sorted((piece for pieces in cut for piece in pieces), key=len)
     found, penalty = {}, partial(length_penalty, alpha=alpha)
@@ -442,6 +448,7 @@ def run_translate(options):
     if options.interactive and (options.input or options.output):
         said = "interactive means standard input and output"
         raise ValueError(f"{said}: leave out --input and --output")
+    check_several(options.n_best, options.beam)
     translator = load(options.model, options.device)
     typed = not (options.input or options.output) and sys.stdin and sys.stdin.isatty()
     (converse if options.interactive or typed else translate_stream)(translator, options)

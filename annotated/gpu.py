@@ -978,7 +978,7 @@ def make_run(model, adam, folder, options, team):
 
 @contextmanager
 def fast_worker(options):
-    """Chapter 13's `Worker` for GPUs and for several processes.
+    """Appendix H's `Worker` for GPUs and for several processes.
 
     Args:
         options: of `train`; their device becomes this process's own.

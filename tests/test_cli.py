@@ -551,6 +551,14 @@ def test_n_best_begins_with_the_translation_and_falls(model, called):
     assert status == 2 and "n-best=5 needs a beam of 5 or more, got beam=4" in said
 
 
+def test_more_translations_than_the_beam_is_wide_are_refused_before_a_file_is_made(model, tmp_path, called):
+    (tmp_path / "in").write_text("a cat\n")
+    asked = "translate", "--model", model, "--input", tmp_path / "in", "--output", tmp_path / "out", "--n-best", 5
+    status, _, said = called(*asked)
+    assert status == 2 and "n-best=5 needs a beam of 5 or more, got beam=4" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
 def test_evaluate_prints_the_score_with_its_signature(model, text, tmp_path, called):
     arguments = ["evaluate", "--model", model, "--source", text / "train.en", "--target", text / "train.de"]
     status, out, _ = called(*arguments, "--out", tmp_path)
