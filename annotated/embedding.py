@@ -74,7 +74,7 @@ def angles(positions, exponents):
     Returns:
         positions.shape + (n,), in radians, float64.
     """
-    # In float64: at position 5000, float32 leaves an error in the fourth digit of the angle.
+    # In float64: at position 5000, float32 leaves an error in the fourth decimal of the angle.
     rates = 10000.0**-exponents  # (n,)
     return positions.double()[..., None] * rates  # (..., n)
 
