@@ -547,14 +547,19 @@ def read_generation(folder):
     """The `Generation` of a MarianMT folder; older folders keep it in config.json.
 
     Raises:
-        ValueError: it asks for early_stopping, or forbids sequences of tokens.
+        ValueError: it asks for what this search lacks, or forbids sequences of tokens.
     """
+    lacking = (
+        "early_stopping", "do_sample", "no_repeat_ngram_size", "min_length", "min_new_tokens",
+        "max_new_tokens", "suppress_tokens")
     files = [Path(folder, name) for name in ("config.json", "generation_config.json")]
     about = {k: v for path in files if path.is_file() for k, v in read_json(path).items()}
     forbidden = about.get("bad_words_ids") or []
-    if about.get("early_stopping") or any(len(ids) != 1 for ids in forbidden):
-        asked = "bad_words_ids of several tokens, or early_stopping,"
-        raise ValueError(f"{folder} asks for {asked} which this search lacks")
+    asked = [name for name in lacking if about.get(name)]
+    asked += ["bad_words_ids of several tokens"] * any(len(ids) != 1 for ids in forbidden)
+    asked += ["repetition_penalty"] * (about.get("repetition_penalty") not in (None, 1))
+    if asked:
+        raise ValueError(f"{folder} asks for {', '.join(asked)}, which this search lacks")
     power = about.get("length_penalty")
     return Generation(
         about.get("num_beams") or 1, 1.0 if power is None else float(power),
@@ -787,6 +792,7 @@ def marian_vocabulary(vocabulary, config):
 
     Raises:
         TypeError: the vocabulary is of another kind.
+        ValueError: a Subwords, and the model has a source_vocab.
     """
     if isinstance(vocabulary, MarianVocabulary):
         tables = {"vocab.json": vocabulary.source_ids}
@@ -796,6 +802,8 @@ def marian_vocabulary(vocabulary, config):
     if not isinstance(vocabulary, Subwords):
         kind = type(vocabulary).__name__
         raise TypeError(f"vocabulary must be Subwords or MarianVocabulary, got {kind}")
+    if config.source_vocab is not None:  # its rows would keep an order that no table has
+        raise ValueError("a model with source_vocab needs the MarianVocabulary it came with")
     c, name = config, vocabulary.processor.id_to_piece
     special = (c.pad, c.bos, c.eos, c.unk)
     order = [c.eos, c.unk, *(i for i in range(c.vocab) if i not in special), c.bos, c.pad]

@@ -337,10 +337,14 @@ def test_a_bad_vocabulary_is_refused_in_one_line(tmp_path, name, capsys):
 
 
 def test_rules_that_are_not_here_are_named(tmp_path):
-    for rules in ({"bad_words_ids": [[3, 4]]}, {"early_stopping": True}):
+    for rules in ({"bad_words_ids": [[3, 4]]}, {"early_stopping": True}, {"no_repeat_ngram_size": 3},
+                  {"repetition_penalty": 1.2}, {"min_length": 5}, {"suppress_tokens": [7]}):
         (tmp_path / "generation_config.json").write_text(json.dumps(rules))
-        with pytest.raises(ValueError, match="which this search lacks"):
+        with pytest.raises(ValueError, match=f"{list(rules)[0]}.* which this search lacks"):
             read_generation(tmp_path)
+    silent = {"early_stopping": False, "no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "min_length": 0}
+    (tmp_path / "generation_config.json").write_text(json.dumps(silent))
+    assert read_generation(tmp_path) == interop.Generation()
 
 
 @pytest.mark.parametrize("given,power", [(0.0, 0.0), (-0.5, -0.5), (None, 1.0)])
@@ -456,6 +460,9 @@ def test_what_has_no_counterpart_there_is_named(trained, tmp_path, change):
     assert not (tmp_path / "new").exists()
     with pytest.raises(TypeError, match="Subwords or MarianVocabulary, got Words"):
         to_marian(trained[0], Words(["a"]), tmp_path / "new")
+    separate = Transformer(replace(trained[0].config, source_vocab=trained[0].config.vocab))
+    with pytest.raises(ValueError, match="source_vocab"):
+        to_marian(separate, trained[1], tmp_path / "new")
 
 
 # ---- torch and ONNX
