@@ -408,7 +408,8 @@ def top_p(logits, p):
         raise ValueError(f"p must be above 0 and at most 1, not {p}")
     share, order = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
     before = share.cumsum(-1) - share  # (..., vocab), what the likelier tokens have together
-    forget = torch.zeros_like(before >= p).scatter(-1, order, before >= p)  # (..., vocab)
+    reached = (before >= p) & (p < 1)  # a rounded sum may be 1 before the last token
+    forget = torch.zeros_like(reached).scatter(-1, order, reached)  # (..., vocab)
     return logits.masked_fill(forget, float("-inf"))
 
 
@@ -534,8 +535,8 @@ def rotate(x, positions):
     if d_k % 2:
         raise ValueError(f"d_k must be even (features are turned in pairs), not {d_k}")
     pairs = torch.arange(0, d_k, 2, device=x.device).double()  # (d_k/2,)
-    turn = angles(positions, pairs / d_k).to(x.dtype)  # (T, d_k/2)
-    sin, cos = turn.sin(), turn.cos()  # (T, d_k/2)
+    turn = angles(positions, pairs / d_k)  # (T, d_k/2), float64
+    sin, cos = turn.sin().to(x.dtype), turn.cos().to(x.dtype)  # (T, d_k/2)
     a, b = x[..., 0::2], x[..., 1::2]  # (..., T, d_k/2)
     turned = torch.stack([cos * a - sin * b, cos * b + sin * a], -1)  # (..., T, d_k/2, 2)
     return turned.flatten(-2)  # (..., T, d_k)

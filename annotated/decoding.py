@@ -251,7 +251,7 @@ class Beams:
         """Which sentences need no further step, (B,)."""
         alive = self.log_p.masked_fill(self.done, -math.inf).amax(1)  # (B,)
         longest = alive / torch.as_tensor(self.penalty(self.limits)).to(alive)  # (B,)
-        attainable = torch.maximum(alive / self.penalty(self.length + 1), longest)  # (B,)
+        attainable = torch.maximum(alive / self.penalty(self.length), longest)  # (B,)
         return (alive == -math.inf) | stop(self.score.amax(1), attainable)
 
     def keep(self, rows):

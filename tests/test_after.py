@@ -358,6 +358,8 @@ def test_top_p_of_one_keeps_all_and_of_little_keeps_one():
     logits = torch.tensor([[0.0, 3.0, 1.0]])
     assert torch.equal(top_p(logits, 1.0), logits)
     assert (top_p(logits, 1e-9) > -math.inf).tolist() == [[False, True, False]]
+    many = 4 * torch.randn(1, 50000)  # the rounded sum is 1 long before the last of so many
+    assert torch.equal(top_p(many, 1.0), many)
 
 
 def test_samples_have_the_probabilities_of_the_temperature():
@@ -448,6 +450,13 @@ def test_rotation_is_that_of_the_sinusoids():
     torch.testing.assert_close(rotate(x, places), torch.view_as_real(turned).flatten(-2))
     torch.testing.assert_close(rotate(x, places).norm(dim=-1), x.norm(dim=-1))
     assert torch.equal(rotate(x[:1], places[:1]), x[:1])
+
+
+def test_a_far_position_is_turned_by_the_exact_angle():
+    x, far = torch.randn(3, 64, dtype=torch.double), torch.tensor([5003, 5011, 100003])
+    exact = rotate(x, far)
+    torch.testing.assert_close(rotate(x.float(), far).double(), exact, atol=1e-5, rtol=0)
+    torch.testing.assert_close(rotate(x.bfloat16(), far).double(), exact, atol=0.1, rtol=0)
 
 
 def test_an_odd_width_cannot_be_turned():

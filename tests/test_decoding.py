@@ -314,6 +314,14 @@ def test_the_bound_looks_at_the_next_length_and_at_the_limit(alpha, begin, best)
         assert found[0][0] == best
 
 
+def test_the_bound_holds_for_a_hypothesis_that_nothing_may_follow():
+    model = Table({1: [0, 0, 0.28, 0.3, 0.42], 3: [0.0] * 5, 4: [0, 0, 0.5, 0, 0.5]})  # 3 ends as it is
+    penalty = partial(length_penalty, alpha=-5.0)
+    for stop in (when_full, cannot_improve):
+        (found,) = hypotheses(model, torch.tensor([[3, 2]]), 3, penalty, 5, stop)
+        assert found[0][0] == [3]
+
+
 @every_model
 def test_outputs_stop_at_their_own_limit(kind, seed):
     model = Watched(random_model(kind, seed), endless=True)
