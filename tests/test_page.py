@@ -303,10 +303,11 @@ def test_a_chapter_shows_where_it_stands(chapters):
     "A chapter's number, its place in the paper, the drawing with its parts lit, the launch button, and no launch cell."
     for name, page in chapters.items():
         assert re.match(r"(\d+|[A-Z])\s", page.h1.get_text()), name
-        assert page.select_one(".place") or Path(name).name[0].isalpha(), name  # an appendix belongs to no section
         notebook = json.loads((ROOT / name).with_suffix(".ipynb").read_text(encoding="utf-8"))
+        told = notebook["metadata"]["annotated"]
+        assert bool(page.select_one(".place")) == bool(told.get("paper") or told.get("module")), name
         lit = {e["data-part"] for e in page.select(".here svg.model .lit")}
-        assert lit == set(notebook["metadata"]["annotated"].get("lit", [])), name
+        assert lit == set(told.get("lit", [])), name
         assert page.select_one('a[href*="colab"][href*="/notebooks/"]'), name
         assert not page.select(".tag_launch"), name
         assert all(cell.select_one("details:not([open])") for cell in page.select(".tag_setup")), name
