@@ -7,36 +7,49 @@ import math
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from annotated.recurrent import additive_scores
 
-__all__ = ["check_sizes", "masked_softmax", "attention_weights", "scaled_dot_product_attention", "additive_attention"]
+__all__ = ["masked_softmax", "attention_weights", "scaled_dot_product_attention", "additive_attention"]
 
 
-def check_sizes(Q, K, V=None):
-    """Refuse queries, keys and values that do not fit together (section 3.2.1).
+def _check_sizes(Q, K):
+    """Refuse queries and keys, (..., T, d_k) and (..., S, d_k), that do not fit: ValueError."""
+    flat = [name for name, x in (("Q", Q), ("K", K)) if x.dim() < 2]
+    if flat:
+        fault = f"{flat[0]} must have at least two axes"
+    elif Q.shape[-1] != K.shape[-1]:
+        widths = f"{Q.shape[-1]} and {K.shape[-1]}"
+        fault = f"Q and K must have one width, not {widths}: project one of them"
+    else:
+        return
+    raise ValueError(fault)
+
+
+def _check_values(K, V):
+    """Refuse values, (..., S, d_v), that are not as many as the keys: ValueError."""
+    if V.dim() < 2 or K.shape[-2] != V.shape[-2]:
+        found = f"{K.shape[-2]} keys and values of shape {tuple(V.shape)}"
+        raise ValueError(f"K and V must come in pairs, (..., S, d_v), not {found}")
+
+
+def _check_mask(mask, scores):
+    """Refuse a mask that is not boolean (TypeError) or does not broadcast (ValueError).
 
     Args:
-        Q: queries, (..., T, d_k).
-        K: keys, (..., S, d_k).
-        V: values, (..., S, d_v), or None where only the weights are wanted.
-
-    Raises:
-        ValueError: Q and K differ in width, K and V in number, or one has fewer than two
-            axes.
+        mask: what may be looked at.
+        scores: the shape of the scores, (..., T, S).
     """
-    for name, x in (("Q", Q), ("K", K), ("V", V)):
-        if x is not None and x.dim() < 2:
-            raise ValueError(f"{name} must have at least two axes, not {tuple(x.shape)}")
-    if Q.shape[-1] != K.shape[-1]:
-        widths = f"{Q.shape[-1]} and {K.shape[-1]}"
-        raise ValueError(f"Q and K must have one width, not {widths}: project one of them")
-    if V is not None and K.shape[-2] != V.shape[-2]:
-        numbers = f"{K.shape[-2]} keys and {V.shape[-2]} values"
-        raise ValueError(f"K and V must come in pairs, not {numbers}")
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask must be boolean, True = may look, not {mask.dtype}")
+    axes = zip(reversed(mask.shape), reversed(scores))
+    if len(mask.shape) > len(scores) or any(m not in (1, s) for m, s in axes):
+        shapes = f"{tuple(scores)}, not {tuple(mask.shape)}"
+        raise ValueError(f"mask must broadcast to the shape of the scores, {shapes}")
 
 
-def masked_softmax(scores, mask=None):
+def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Turn each row of scores into weights that sum to 1 (the softmax of Eq. 1).
 
     Args:
@@ -47,23 +60,17 @@ def masked_softmax(scores, mask=None):
         (..., T, S); a row that may look at nothing is 0.
 
     Raises:
-        TypeError: mask is not boolean.
-        ValueError: mask does not broadcast to the shape of the scores.
+        TypeError, ValueError: the mask is not boolean, or does not broadcast.
     """
     if mask is None:
         return scores.softmax(-1)
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be boolean, True = may look, not {mask.dtype}")
-    axes = zip(reversed(mask.shape), reversed(scores.shape))
-    if mask.dim() > scores.dim() or any(m not in (1, s) for m, s in axes):
-        shapes = f"{tuple(scores.shape)}, not {tuple(mask.shape)}"
-        raise ValueError(f"mask must broadcast to the shape of the scores, {shapes}")
+    _check_mask(mask, scores.shape)
     # The lowest finite number, not -inf: a row without any allowed key would be 0/0.
     scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     return scores.softmax(-1).masked_fill(~mask, 0.0)
 
 
-def attention_weights(Q, K, mask=None):
+def attention_weights(Q: Tensor, K: Tensor, mask: Tensor | None = None) -> Tensor:
     """How much each query looks at each key (section 3.2.1, the softmax of Eq. 1).
 
     Args:
@@ -75,14 +82,16 @@ def attention_weights(Q, K, mask=None):
         (..., T, S); each row sums to 1, or to 0 where it may look at nothing.
 
     Raises:
-        TypeError, ValueError: an argument that `check_sizes` or `masked_softmax` refuses.
+        TypeError, ValueError: sizes or a mask that do not fit.
     """
-    check_sizes(Q, K)
+    _check_sizes(Q, K)
     scores = Q @ K.transpose(-2, -1) / math.sqrt(Q.shape[-1])  # (..., T, S)
     return masked_softmax(scores, mask)
 
 
-def scaled_dot_product_attention(Q, K, V, mask=None, dropout=0.0):
+def scaled_dot_product_attention(
+    Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None, dropout: float = 0.0
+) -> Tensor:
     """Average the values by how well each key fits the query (section 3.2.1, Eq. 1).
 
     Args:
@@ -96,16 +105,17 @@ def scaled_dot_product_attention(Q, K, V, mask=None, dropout=0.0):
         (..., T, d_v); a row that may look at nothing is 0.
 
     Raises:
-        TypeError, ValueError: an argument that `check_sizes` or `masked_softmax` refuses.
+        TypeError, ValueError: sizes or a mask that do not fit.
     """
-    check_sizes(Q, K, V)
     weights = attention_weights(Q, K, mask)  # (..., T, S)
+    _check_values(K, V)
     return F.dropout(weights, dropout) @ V  # (..., T, d_v)
 
 
-def additive_attention(Q, K, V, v, mask=None):
-    """Average the values by additive scores, v . tanh(Q + K)
-    (section 3.2.1, second paragraph).
+def additive_attention(
+    Q: Tensor, K: Tensor, V: Tensor, v: Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """Average the values by additive scores, v . tanh(Q + K) (section 3.2.1).
 
     Args:
         Q: queries after their projection, (..., T, d_k).
@@ -118,8 +128,8 @@ def additive_attention(Q, K, V, v, mask=None):
         (..., T, d_v); a row that may look at nothing is 0.
 
     Raises:
-        TypeError, ValueError: an argument that one of the functions called here refuses.
+        TypeError, ValueError: sizes or a mask that do not fit.
     """
-    check_sizes(Q, K, V)
     weights = masked_softmax(additive_scores(Q, K, v), mask)  # (..., T, S)
+    _check_values(K, V)
     return weights @ V  # (..., T, d_v)

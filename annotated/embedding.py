@@ -7,32 +7,20 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
-__all__ = ["look_up", "Embedding", "angles", "positional_encoding", "LearnedPositions", "halves_encoding"]
+from annotated.recurrent import _check_ids
+
+__all__ = ["Embedding", "angles", "positional_encoding", "LearnedPositions", "halves_encoding"]
 
 
-def look_up(weight, rows, name):
-    """Take rows of a matrix, as its product with one-hot vectors would (section 3.4).
-
-    Args:
-        weight: (n, d_model).
-        rows: whole numbers from 0 to n - 1, any shape.
-        name: what the rows are called in a message.
-
-    Returns:
-        rows.shape + (d_model,).
+def _look_up(weight, rows, name="ids"):
+    """Take rows, of any shape, of weight, (n, d_model): rows.shape + (d_model,).
 
     Raises:
-        TypeError: rows are not whole numbers.
-        ValueError: there is no such row (looked up on a CPU only).
+        TypeError, ValueError: rows are no whole numbers from 0 to n - 1.
     """
-    if rows.dtype not in (torch.int64, torch.int32):
-        raise TypeError(f"{name} must be whole numbers (torch.long), not {rows.dtype}")
-    n = len(weight)
-    if rows.device.type == "cpu" and rows.numel() and not 0 <= rows.min() <= rows.max() < n:
-        found = f"{rows.min().item()}..{rows.max().item()}"
-        raise ValueError(f"{name} must lie in 0..{n - 1}, not {found}")
+    _check_ids(name, rows, len(weight), axes=None)
     return F.embedding(rows, weight)  # (..., d_model)
 
 
@@ -44,22 +32,21 @@ class Embedding(nn.Module):
         d_model: width of a vector.
     """
 
-    def __init__(self, vocab, d_model):
+    def __init__(self, vocab: int, d_model: int):
         super().__init__()
         # Rows of length about 1: logits then have variance 1 where x has variance 1.
         self.weight = nn.Parameter(torch.randn(vocab, d_model) / math.sqrt(d_model))
 
-    def forward(self, ids):
+    def forward(self, ids: Tensor) -> Tensor:
         """Look up ids, (B, T), and multiply by sqrt(d_model): (B, T, d_model).
 
         Raises:
-            TypeError: ids are not whole numbers.
-            ValueError: an identifier lies outside the vocabulary (looked up on a CPU only).
+            TypeError, ValueError: ids are no identifiers of the vocabulary.
         """
-        x = look_up(self.weight, ids, "ids")  # (B, T, d_model)
+        x = _look_up(self.weight, ids)  # (B, T, d_model)
         return x * math.sqrt(self.weight.shape[-1])
 
-    def logits(self, x):
+    def logits(self, x: Tensor) -> Tensor:
         """The pre-softmax projection, same matrix: (B, T, d_model) to (B, T, vocab)."""
         return x @ self.weight.T  # (B, T, vocab)
 
@@ -69,17 +56,24 @@ def angles(positions, exponents):
 
     Args:
         positions: any shape, any numbers.
-        exponents: (n,), from 0 towards 1, float64.
+        exponents: (d_model/2,), from 0 towards 1, float64.
 
     Returns:
-        positions.shape + (n,), in radians, float64.
+        positions.shape + (d_model/2,), in radians, float64.
     """
     # In float64: at position 5000, float32 leaves an error in the fourth decimal of the angle.
-    rates = 10000.0**-exponents  # (n,)
-    return positions.double()[..., None] * rates  # (..., n)
+    rates = 10000.0**-exponents  # (d_model/2,)
+    return positions.double()[..., None] * rates  # (..., d_model/2)
 
 
-def positional_encoding(positions, d_model):
+def _pairs(d_model, device):
+    """The numbers 0 to d_model/2 - 1 of the pairs of features, float64."""
+    if d_model % 2:
+        raise ValueError(f"d_model must be even (sines and cosines come in pairs), not {d_model}")
+    return torch.arange(d_model // 2, device=device).double()  # (d_model/2,)
+
+
+def positional_encoding(positions: Tensor, d_model: int) -> Tensor:
     """Sines in the even features, cosines in the odd ones (section 3.5).
 
     Args:
@@ -92,12 +86,8 @@ def positional_encoding(positions, d_model):
     Raises:
         ValueError: d_model is odd.
     """
-    if d_model % 2:
-        raise ValueError(
-            f"d_model must be even (sines and cosines come in pairs), not {d_model}"
-        )
-    pairs = torch.arange(0, d_model, 2, device=positions.device)  # (d_model/2,)
-    turn = angles(positions, pairs.double() / d_model)  # (..., d_model/2)
+    i = _pairs(d_model, positions.device)  # (d_model/2,)
+    turn = angles(positions, 2 * i / d_model)  # (..., d_model/2)
     both = torch.stack([turn.sin(), turn.cos()], dim=-1)  # (..., d_model/2, 2)
     return both.flatten(-2).float()  # (..., d_model)
 
@@ -110,31 +100,25 @@ class LearnedPositions(nn.Module):
         d_model: width.
     """
 
-    def __init__(self, max_positions, d_model):
+    def __init__(self, max_positions: int, d_model: int):
         super().__init__()
         # The mean square of a sinusoid: words and positions are as loud as with sinusoids.
         self.weight = nn.Parameter(torch.randn(max_positions, d_model) / math.sqrt(2))
 
-    def forward(self, positions):
+    def forward(self, positions: Tensor) -> Tensor:
         """Look up positions, any shape: positions.shape + (d_model,).
 
         Raises:
-            TypeError: positions are not whole numbers.
-            ValueError: a position has no vector (looked up on a CPU only).
+            TypeError, ValueError: positions are no whole numbers, or one has no vector.
         """
-        return look_up(self.weight, positions, "positions")  # (..., d_model)
+        return _look_up(self.weight, positions, "positions")  # (..., d_model)
 
 
-def halves_encoding(positions, d_model):
+def halves_encoding(positions: Tensor, d_model: int) -> Tensor:
     """All sines, then all cosines, exponents from 0 to 1 inclusive (all released code).
 
     Args, returns and raises as `positional_encoding`.
     """
-    if d_model % 2:
-        raise ValueError(
-            f"d_model must be even (sines and cosines come in pairs), not {d_model}"
-        )
-    pairs = torch.arange(d_model // 2, device=positions.device)  # (d_model/2,)
-    last = max(d_model // 2 - 1, 1)
-    turn = angles(positions, pairs.double() / last)  # (..., d_model/2)
+    i = _pairs(d_model, positions.device)  # (d_model/2,)
+    turn = angles(positions, i / max(d_model // 2 - 1, 1))  # (..., d_model/2)
     return torch.cat([turn.sin(), turn.cos()], dim=-1).float()  # (..., d_model)

@@ -3,8 +3,10 @@
 Generated from book/05-layers.md by tools/tangle.py: edit the chapter, not this file.
 """
 
+from collections.abc import Callable
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 __all__ = ["LayerNorm", "AddNorm", "PreNorm", "FeedForward"]
 
@@ -21,13 +23,13 @@ class LayerNorm(nn.Module):
         ValueError: in use, if the last axis of the input is not d_model wide.
     """
 
-    def __init__(self, d_model, eps=1e-6):
+    def __init__(self, d_model: int, eps: float = 1e-6):
         super().__init__()
         self.eps = eps
         self.gain = nn.Parameter(torch.ones(d_model))
         self.bias = nn.Parameter(torch.zeros(d_model))
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         """Normalise x, (..., d_model), to the same shape."""
         d_model = len(self.gain)
         if x.shape[-1:] != (d_model,):  # an axis of 1 would be broadcast in silence
@@ -51,16 +53,16 @@ class AddNorm(nn.Module):
         ValueError: in use, if the sub-layer changes the shape, so that nothing can be added.
     """
 
-    def __init__(self, d_model, P_drop=0.0, eps=1e-6):
+    def __init__(self, d_model: int, P_drop: float = 0.0, eps: float = 1e-6):
         super().__init__()
         self.norm = LayerNorm(d_model, eps)
         self.dropout = nn.Dropout(P_drop)
 
-    def forward(self, x, sublayer):
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """Wrap sublayer, a function from (B, T, d_model) to the same shape, around x."""
         return self.norm(self.add(x, sublayer(x)))
 
-    def add(self, x, change):
+    def add(self, x: Tensor, change: Tensor) -> Tensor:
         """The residual connection: x and what is left of its change after dropout."""
         if x.shape != change.shape:
             given, made = tuple(x.shape), tuple(change.shape)
@@ -71,7 +73,7 @@ class AddNorm(nn.Module):
 class PreNorm(AddNorm):
     """x + Dropout(Sublayer(LayerNorm(x))): the order of later released code."""
 
-    def forward(self, x, sublayer):
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """Wrap sublayer, a function from (B, T, d_model) to the same shape, around x."""
         return self.add(x, sublayer(self.norm(x)))
 
@@ -86,14 +88,16 @@ class FeedForward(nn.Module):
         P_drop: dropout after the activation; 0 in the paper, 0.1 in later released code.
     """
 
-    def __init__(self, d_model, d_ff, activation=torch.relu, P_drop=0.0):
+    def __init__(
+        self, d_model: int, d_ff: int, activation: Callable = torch.relu, P_drop: float = 0.0
+    ):
         super().__init__()
         self.W_1 = nn.Linear(d_model, d_ff)
         self.W_2 = nn.Linear(d_ff, d_model)
         self.activation = activation
         self.dropout = nn.Dropout(P_drop)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         """Map x, (..., d_model), position by position, to the same shape."""
         hidden = self.dropout(self.activation(self.W_1(x)))  # (..., d_ff)
         return self.W_2(hidden)  # (..., d_model)

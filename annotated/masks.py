@@ -4,11 +4,14 @@ Generated from book/03-masks.md by tools/tangle.py: edit the chapter, not this f
 """
 
 import torch
+from torch import Tensor
+
+from annotated.recurrent import _check_ids
 
 __all__ = ["padding_mask", "causal_mask"]
 
 
-def padding_mask(ids, pad=0):
+def padding_mask(ids: Tensor, pad: int = 0) -> Tensor:
     """Let everyone look at every token but padding (section 3.2.3 leaves padding unsaid).
 
     Args:
@@ -19,19 +22,13 @@ def padding_mask(ids, pad=0):
         (B, 1, 1, S), boolean, True = may look; broadcasts over heads and queries.
 
     Raises:
-        TypeError: ids are not whole numbers.
-        ValueError: ids has another number of axes.
+        TypeError, ValueError: ids is no batch of identifiers.
     """
-    if ids.is_floating_point() or ids.dtype == torch.bool:
-        raise TypeError(f"ids must be identifiers, whole numbers, not {ids.dtype}")
-    if ids.dim() != 2:
-        raise ValueError(
-            f"ids must have the shape (sentences, positions), not {tuple(ids.shape)}"
-        )
+    _check_ids("ids", ids)
     return (ids != pad)[:, None, None, :]  # (B, 1, 1, S)
 
 
-def causal_mask(T, device=None):
+def causal_mask(T: int, device: torch.device | str | None = None) -> Tensor:
     """Let position t look at positions 0 to t and at nothing later (section 3.2.3).
 
     Args:

@@ -3,37 +3,29 @@
 Generated from book/04-multihead.md by tools/tangle.py: edit the chapter, not this file.
 """
 
-from torch import nn
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
 
 from annotated.attention import scaled_dot_product_attention
 
-__all__ = ["head_widths", "MultiHeadAttention", "AttentionDropout"]
+__all__ = ["MultiHeadAttention", "AttentionDropout"]
 
 
-def head_widths(d_model, h, d_k=None, d_v=None):
-    """The widths of a head's keys and values (section 3.2.2; Table 3 A and B choose others).
-
-    Args:
-        d_model: width of what comes in and goes out.
-        h: number of heads.
-        d_k: width of queries and keys; default d_model / h.
-        d_v: width of values; default d_model / h.
-
-    Returns:
-        d_k, d_v.
+def _head_widths(d_model, h, d_k=None, d_v=None):
+    """The widths d_k, d_v of a head's keys and values (section 3.2.2).
 
     Raises:
-        ValueError: a size is less than 1; or d_k or d_v is left out and h does not divide
-            d_model.
+        ValueError: a size is less than 1, or h does not divide d_model where it has to.
     """
-    for name, size in (("d_model", d_model), ("h", h), ("d_k", d_k), ("d_v", d_v)):
-        if size is not None and size < 1:
-            raise ValueError(f"{name} must be at least 1, not {size}")
+    sizes = {"d_model": d_model, "h": h, "d_k": d_k, "d_v": d_v}
+    small = [name for name, size in sizes.items() if size is not None and size < 1]
+    if small:
+        raise ValueError(f"{small[0]} must be at least 1, not {sizes[small[0]]}")
     if None in (d_k, d_v) and d_model % h:
-        raise ValueError(
-            f"h={h} does not divide d_model={d_model}: give d_k and d_v, or another h"
-        )
-    return d_model // h if d_k is None else d_k, d_model // h if d_v is None else d_v
+        raise ValueError(f"h={h} does not divide d_model={d_model}: give d_k and d_v, or another h")
+    return d_k or d_model // h, d_v or d_model // h
 
 
 class MultiHeadAttention(nn.Module):
@@ -48,61 +40,69 @@ class MultiHeadAttention(nn.Module):
         attention: what each head computes, called with (Q, K, V, mask).
 
     Raises:
-        ValueError: sizes that `head_widths` refuses; in use, shapes that do not fit.
+        ValueError: sizes that make no layer; in use, shapes that do not fit.
     """
 
     def __init__(
-        self, d_model, h, d_k=None, d_v=None, bias=False,
-        attention=scaled_dot_product_attention,
+        self, d_model: int, h: int, d_k: int | None = None, d_v: int | None = None,
+        bias: bool = False, attention: Callable = scaled_dot_product_attention,
     ):
         super().__init__()
-        d_k, d_v = head_widths(d_model, h, d_k, d_v)
-        self.d_model, self.h = d_model, h
+        d_k, d_v = _head_widths(d_model, h, d_k, d_v)
+        self.d_model = d_model
+        self.h = h
         self.W_Q = nn.Linear(d_model, h * d_k, bias)  # the h matrices W_i^Q side by side
         self.W_K = nn.Linear(d_model, h * d_k, bias)
         self.W_V = nn.Linear(d_model, h * d_v, bias)
         self.W_O = nn.Linear(h * d_v, d_model, bias)
         self.attention = attention
 
-    def check(self, name, x):
-        """Refuse what the projections cannot read."""
-        if x.dim() != 3 or x.shape[-1] != self.d_model:
-            wanted = f"(sentences, positions, {self.d_model})"
-            raise ValueError(f"{name} must be {wanted}, not of shape {tuple(x.shape)}")
-
-    def split(self, x):
-        """View the last axis as h heads: (B, T, h * d) to (B, h, T, d)."""
-        return x.unflatten(-1, (self.h, -1)).transpose(1, 2)  # (B, h, T, d)
-
-    def keys_values(self, memory):
-        """Project memory, (B, S, d_model), to K (B, h, S, d_k) and V (B, h, S, d_v)."""
-        self.check("memory", memory)
-        K, V = self.W_K(memory), self.W_V(memory)
-        return self.split(K), self.split(V)  # (B, h, S, d_k), (B, h, S, d_v)
-
-    def attend(self, x, K, V, mask=None):
-        """Let x, (B, T, d_model), look at keys and values that are already projected."""
-        self.check("x", x)
-        if len(x) != len(K):
-            found = f"{len(x)} and {len(K)}"
-            raise ValueError(f"x and memory must be of as many sentences, not {found}")
-        Q = self.split(self.W_Q(x))  # (B, h, T, d_k)
-        heads = self.attention(Q, K, V, mask)  # (B, h, T, d_v)
-        return self.W_O(heads.transpose(1, 2).flatten(2))  # (B, T, d_model)
-
-    def forward(self, x, memory, mask=None):
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
         """Let each position of x look at the positions of memory.
 
         Args:
             x: where the queries come from, (B, T, d_model).
-            memory: where keys and values come from, (B, S, d_model); x itself in
-                self-attention.
+            memory: where keys and values come from, (B, S, d_model); x in self-attention.
             mask: boolean, broadcasts to (B, h, T, S); True = may look.
 
         Returns:
             (B, T, d_model); a position that may look at nothing gets the bias of W_O, or 0.
         """
+        self._check(x, memory)
         return self.attend(x, *self.keys_values(memory), mask)
+
+    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Project memory, (B, S, d_model), to K (B, h, S, d_k) and V (B, h, S, d_v)."""
+        K, V = self.W_K(memory), self.W_V(memory)
+        return self.split(K), self.split(V)  # (B, h, S, d_k), (B, h, S, d_v)
+
+    def attend(self, x: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Let x, (B, T, d_model), look at keys and values that are already projected."""
+        Q = self.split(self.W_Q(x))  # (B, h, T, d_k)
+        heads = self.attention(Q, K, V, mask)  # (B, h, T, d_v)
+        return self.W_O(heads.transpose(1, 2).flatten(2))  # (B, T, d_model)
+
+    def step(self, x: Tensor, cache: Any, mask: Tensor | None = None) -> Tensor:
+        """Let new positions, x (B, n, d_model), look at all that the cache holds with theirs.
+
+        Args:
+            x: the new positions.
+            cache: keys and values of those before, a `KVCache` of chapter 7.
+            mask: as in `forward`; by default the cache's own.
+        """
+        K, V = cache.update(*self.keys_values(x))
+        return self.attend(x, K, V, cache.mask if mask is None else mask)
+
+    def split(self, x: Tensor) -> Tensor:
+        """View the last axis as h heads: (B, T, h * d) to (B, h, T, d)."""
+        return x.unflatten(-1, (self.h, -1)).transpose(1, 2)  # (B, h, T, d)
+
+    def _check(self, x, memory):
+        for name, given in (("x", x), ("memory", memory)):
+            shape = tuple(given.shape)
+            if len(shape) != 3 or shape[0] != len(x) or shape[2] != self.d_model:
+                wanted = f"({len(x)} sentences, positions, {self.d_model})"
+                raise ValueError(f"{name} must be {wanted}, not of shape {shape}")
 
 
 class AttentionDropout(nn.Module):
@@ -116,12 +116,13 @@ class AttentionDropout(nn.Module):
         ValueError: P_drop is not a probability less than 1.
     """
 
-    def __init__(self, attention, P_drop):
+    def __init__(self, attention: Callable, P_drop: float):
         super().__init__()
         if not 0 <= P_drop < 1:
             raise ValueError(f"P_drop must be at least 0 and less than 1, not {P_drop}")
-        self.attention, self.P_drop = attention, P_drop
+        self.attention = attention
+        self.P_drop = P_drop
 
-    def forward(self, Q, K, V, mask=None):
+    def forward(self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend, with dropout in training mode only; shapes as in attention."""
         return self.attention(Q, K, V, mask, self.P_drop if self.training else 0.0)

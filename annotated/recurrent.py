@@ -3,27 +3,20 @@
 Generated from book/01-why-attention.md by tools/tangle.py: edit the chapter, not this file.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import cycle, islice
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from tqdm import tqdm
 
-__all__ = [
-    "soft_lookup",
-    "additive_scores",
-    "RecurrentConfig",
-    "check_tokens",
-    "check_padding",
-    "RecurrentSeq2Seq",
-    "fit",
-]
+__all__ = ["soft_lookup", "additive_scores", "RecurrentConfig", "RecurrentSeq2Seq", "fit"]
 
 
-def soft_lookup(scores, V, visible=None):
+def soft_lookup(scores: Tensor, V: Tensor, visible: Tensor | None = None) -> Tensor:
     """Average the values with the softmax of the scores as weights (Bahdanau et al. 2015).
 
     Args:
@@ -40,7 +33,7 @@ def soft_lookup(scores, V, visible=None):
     return scores.softmax(-1) @ V  # (..., T, d_v)
 
 
-def additive_scores(Q, K, v):
+def additive_scores(Q: Tensor, K: Tensor, v: Tensor) -> Tensor:
     """Score every query against every key by a layer of tanh
     (section 3.2.1; Bahdanau et al. 2015).
 
@@ -92,35 +85,34 @@ class RecurrentConfig:
             raise ValueError(f"vocab must be greater than {max(special)}, not {self.vocab}")
 
 
-def check_tokens(name, ids, config):
-    """Refuse a batch of identifiers that no model of the book can read.
+def _check_ids(name, ids, n=None, axes=2):
+    """Refuse what is no batch of identifiers: the one check of the book.
 
     Args:
         name: what the batch is called in the message.
-        ids: identifiers, (B, S).
-        config: has the field vocab.
+        ids: identifiers, (B, S); with axes=None any shape.
+        n: identifiers must be below; looked at on a CPU only.
 
     Raises:
-        TypeError: ids is not a tensor of integers.
-        ValueError: ids is not (sentences, positions) or has none; on a CPU also: an
-            identifier is outside the vocabulary.
+        TypeError: ids is not a tensor of whole numbers.
+        ValueError: ids is not (sentences, positions) or has none; an identifier is not
+            from 0 to n - 1.
     """
-    if (
-        not isinstance(ids, torch.Tensor)
-        or ids.is_floating_point()
-        or ids.dtype == torch.bool
-    ):
+    if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
         kind = getattr(ids, "dtype", type(ids).__name__)
-        raise TypeError(f"{name} must be a tensor of integers, not {kind}")
-    if ids.dim() != 2 or 0 in ids.shape:
-        shape = tuple(ids.shape)
-        raise ValueError(f"{name} must be (sentences, positions), not of shape {shape}")
-    if ids.device.type == "cpu" and (ids.min() < 0 or ids.max() >= config.vocab):
-        found, last = f"{ids.min()} to {ids.max()}", config.vocab - 1
-        raise ValueError(f"{name} must hold identifiers from 0 to {last}, not {found}")
+        raise TypeError(f"{name} must be a tensor of whole numbers (torch.long), not {kind}")
+    fault = ""
+    if axes and (ids.dim() != axes or 0 in ids.shape):
+        fault = f"{name} must be (sentences, positions), not of shape {tuple(ids.shape)}"
+    elif n and ids.device.type == "cpu" and ids.numel():
+        least, most = ids.min().item(), ids.max().item()
+        if least < 0 or most >= n:
+            fault = f"{name} must lie in 0..{n - 1}, not {least}..{most}"
+    if fault:
+        raise ValueError(fault)
 
 
-def check_padding(source, pad):
+def _check_padding(source, pad):
     """Refuse a batch in which padding stands anywhere but at the end
     (checked on a CPU only).
 
@@ -149,7 +141,7 @@ class RecurrentSeq2Seq(nn.Module):
         config: a RecurrentConfig.
     """
 
-    def __init__(self, config):
+    def __init__(self, config: RecurrentConfig):
         super().__init__()
         self.config, d_model = config, config.d_model
         self.embedding = nn.Embedding(config.vocab, d_model, config.pad)
@@ -163,55 +155,57 @@ class RecurrentSeq2Seq(nn.Module):
         self.W_O = nn.Linear(d_model, config.vocab)
         self.dropout = nn.Dropout(config.P_drop)
 
-    def forward(self, source, target):
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Logits (B, T, vocab) of what follows each token of target (B, T)."""
         return self.decode(target, self.encode(source), source)
 
-    def encode(self, source):
+    def encode(self, source: Tensor) -> Tensor:
         """Source (B, S) gives memory (B, S, d_model), which is 0 at padding."""
-        check_tokens("source", source, self.config)
-        check_padding(source, self.config.pad)
+        _check_ids("source", source, self.config.vocab)
+        _check_padding(source, self.config.pad)
         x = self.dropout(self.embedding(source))  # (B, S, d_model)
         lengths = (source != self.config.pad).sum(-1).cpu()  # (B,)
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        states, S = self.encoder(packed)[0], source.shape[1]
-        return pad_packed_sequence(states, batch_first=True, total_length=S)[0]
+        states = self.encoder(packed)[0]
+        return pad_packed_sequence(states, True, total_length=source.shape[1])[0]
 
-    def decode(self, target, memory, source):
+    def decode(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
         """Target (B, T), memory and its source give logits (B, T, vocab)."""
-        check_tokens("target", target, self.config)
+        _check_ids("target", target, self.config.vocab)
         return self.advance(target, self.prepare(memory, source))[0]
 
-    def start(self, source):
+    def start(self, source: Tensor) -> dict:
         """Source (B, S) gives the state from which `step` begins."""
         return self.prepare(self.encode(source), source)
 
-    def step(self, ids, state):
+    def step(self, ids: Tensor, state: dict) -> tuple[Tensor, dict]:
         """Logits (B, vocab) of what follows ids, (B,), and a new state."""
         logits, state = self.advance(ids[:, None], state)
         return logits[:, 0], state
 
-    def prepare(self, memory, source):
+    def prepare(self, memory: Tensor, source: Tensor) -> dict:
         """What the decoder needs of a source, all of it batch first."""
-        hidden = torch.tanh(self.W_S(memory[:, 0]))  # (B, d_model)
         visible = (source != self.config.pad)[:, None]  # (B, 1, S)
+        hidden = torch.tanh(self.W_S(memory[:, 0]))  # (B, d_model)
         return {"hidden": hidden, "K": self.W_K(memory), "V": memory, "visible": visible}
 
-    def advance(self, target, state):
+    def advance(self, target: Tensor, state: dict) -> tuple[Tensor, dict]:
         """Read target tokens (B, T): logits (B, T, vocab) and the state after the last."""
         x = self.dropout(self.embedding(target))  # (B, T, d_model)
         x, hidden = self.decoder(x, state["hidden"][None].contiguous())
-        context = self.look(x, state)  # (B, T, d_model)
-        x = torch.tanh(self.W_C(torch.cat([x, context], -1)))  # (B, T, d_model)
+        x = torch.cat([x, self.look(x, state)], -1)  # (B, T, 2 d_model)
+        x = torch.tanh(self.W_C(x))  # (B, T, d_model)
         return self.W_O(self.dropout(x)), {**state, "hidden": hidden[0]}
 
-    def look(self, x, state):
+    def look(self, x: Tensor, state: dict) -> Tensor:
         """What the decoder's states (B, T, d_model) find in the source, (B, T, d_model)."""
         scores = additive_scores(self.W_Q(x), state["K"], self.v)  # (B, T, S)
         return soft_lookup(scores, state["V"], state["visible"])  # (B, T, d_model)
 
 
-def fit(model, batches, steps, rate=1e-3):
+def fit(
+    model: nn.Module, batches: Iterable, steps: int, rate: float = 1e-3
+) -> list[float]:
     """Train a model by cross-entropy and Adam: the loop that serves until chapter 10.
 
     Args:
@@ -226,7 +220,8 @@ def fit(model, batches, steps, rate=1e-3):
     Raises:
         ValueError: batches is empty.
     """
-    optimizer, losses = torch.optim.Adam(model.parameters(), lr=rate), []
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    losses = []
     model.train()
     for source, target in tqdm(islice(cycle(batches), steps), total=steps, desc="fit"):
         logits = model(source, target[:, :-1])  # (B, T - 1, vocab)

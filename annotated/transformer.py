@@ -3,37 +3,37 @@
 Generated from book/07-transformer.md by tools/tangle.py: edit the chapter, not this file.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from annotated.attention import scaled_dot_product_attention
 from annotated.embedding import Embedding, LearnedPositions, halves_encoding, positional_encoding
 from annotated.layers import AddNorm, FeedForward, LayerNorm, PreNorm
 from annotated.masks import causal_mask, padding_mask
 from annotated.multihead import AttentionDropout, MultiHeadAttention
+from annotated.recurrent import _check_ids
 
 __all__ = [
     "NORMS",
     "ACTIVATIONS",
     "POSITIONS",
-    "HeadWidth",
     "Config",
     "BASE",
     "BIG",
     "TINY",
-    "sublayers",
     "EncoderLayer",
     "Encoder",
     "DecoderLayer",
+    "KVCache",
     "State",
     "Decoder",
     "OutputBias",
     "Transformer",
-    "check_ids",
     "initialise",
 ]
 
@@ -47,10 +47,6 @@ POSITIONS = {
     "halves": lambda config: partial(halves_encoding, d_model=config.d_model),
     "learned": lambda config: LearnedPositions(config.max_positions, config.d_model),
 }
-
-
-class HeadWidth(int):
-    """A d_k or d_v that nobody asked for: d_model / h, worked out anew in every copy."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +64,8 @@ class Config:
     d_model: int = 512
     d_ff: int = 2048
     h: int = 8
-    d_k: int | None = None  # None: d_model / h, filled in below
-    d_v: int | None = None
+    d_k: int | None = None  # None: d_model / h
+    d_v: int | None = None  # None: d_model / h
     P_drop: float = 0.1
     eps_ls: float = 0.1
     vocab: int = 37000  # section 5.1: "about 37000"
@@ -79,7 +75,7 @@ class Config:
     eos: int = 2
     unk: int = 3
     norm: str = "post"  # "post": section 3.1; "pre": later released code
-    final_norm: bool = False  # a LayerNorm after the last layer, which pre-norm needs
+    final_norm: bool | None = None  # after the last layer; None: where norm is "pre"
     eps_norm: float = 1e-6  # the paper gives none; this is the released code's
     bias: bool = False  # of attention's projections; the formula of section 3.2.2 has none
     output_bias: bool = False  # of the logits; section 3.4 has none, Marian (2018) has one
@@ -88,40 +84,61 @@ class Config:
     max_positions: int = 1024  # of learned positions only
     P_drop_attention: float = 0.0  # section 5.4 has none; 0.1 in later released code
     P_drop_ffn: float = 0.0  # the same
+    N_decoder: int | None = None  # None: N, as in the paper; fewer make writing faster
 
-    def __post_init__(self):
-        optional = ("d_k", "d_v", "source_vocab")
-        for name in ("N", "d_model", "d_ff", "h", "vocab", "max_positions", *optional):
-            value = getattr(self, name)
-            left_out = value is None and name in optional
-            if not left_out and (not isinstance(value, int) or value < 1):
-                raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}")
+    @property
+    def key_width(self) -> int:
+        """The width of a head's queries and keys."""
+        return self.d_k or self.d_model // self.h
+
+    @property
+    def value_width(self) -> int:
+        """The width of a head's values."""
+        return self.d_v or self.d_model // self.h
+
+    @property
+    def decoder_layers(self) -> int:
+        """The number of layers in the decoder."""
+        return self.N_decoder or self.N
+
+    @property
+    def last_norm(self) -> bool:
+        """Whether a LayerNorm stands after the last layer of each stack."""
+        return self.norm == "pre" if self.final_norm is None else self.final_norm
+
+    def __post_init__(self) -> None:
+        for fault in self._faults():
+            raise ValueError(fault)
+
+    def _faults(self):
+        fields = vars(self)
+        optional = ("d_k", "d_v", "source_vocab", "N_decoder", "final_norm")
+        given = {k: v for k, v in fields.items() if v is not None or k not in optional}
+        for name in ("N", "N_decoder", "d_model", "d_ff", "h", "d_k", "d_v", "vocab",
+                     "source_vocab", "max_positions"):
+            value = given.get(name, 1)
+            if type(value) is not int or value < 1:
+                yield f"{name} must be a whole number, 1 or more, got {value!r}"
         for name in ("P_drop", "eps_ls", "P_drop_attention", "P_drop_ffn"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 <= value < 1:
-                raise ValueError(f"{name} must lie in [0, 1), got {value!r}")
+            if not isinstance(given[name], int | float) or not 0 <= given[name] < 1:
+                yield f"{name} must lie in [0, 1), got {given[name]!r}"
+        if not isinstance(self.eps_norm, int | float) or not 0 < self.eps_norm < 1:
+            yield f"eps_norm must be above 0 and below 1, got {self.eps_norm!r}"
         for name in ("pad", "bos", "eos", "unk"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or not 0 <= value < self.vocab:
-                most = self.vocab - 1
-                raise ValueError(f"{name} must lie in 0..{most} (vocab), got {value!r}")
+            if type(given[name]) is not int or not 0 <= given[name] < self.vocab:
+                yield f"{name} must lie in 0..{self.vocab - 1} (vocab), got {given[name]!r}"
+        for name in ("bias", "output_bias", "final_norm"):
+            if type(given.get(name, True)) is not bool:
+                yield f"{name} must be True or False, got {given[name]!r}"
         choices = {"norm": NORMS, "activation": ACTIVATIONS, "positions": POSITIONS}
         for name, known in choices.items():
-            value = getattr(self, name)
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+            if given[name] not in list(known):
+                yield f"{name} must be one of {', '.join(known)}, got {given[name]!r}"
         if self.d_model % 2 and self.positions != "learned":
-            given = self.d_model
-            raise ValueError(f"d_model must be even for sines and cosines, got {given}")
-        for name in ("d_k", "d_v"):
-            if isinstance(getattr(self, name), HeadWidth | None):
-                if self.d_model % self.h:
-                    raise ValueError(
-                        "h must divide d_model, or give d_k and d_v; "
-                        f"got h={self.h} and d_model={self.d_model}"
-                    )
-                # frozen for everybody else; nobody holds this object yet
-                object.__setattr__(self, name, HeadWidth(self.d_model // self.h))
+            yield f"d_model must be even for sines and cosines, got {self.d_model}"
+        if None in (self.d_k, self.d_v) and self.d_model % self.h:
+            sizes = f"got h={self.h} and d_model={self.d_model}"
+            yield f"h must divide d_model, or give d_k and d_v; {sizes}"
 
 
 BASE = Config()
@@ -131,21 +148,16 @@ BIG = replace(BASE, d_model=1024, d_ff=4096, h=16, P_drop=0.3)
 TINY = replace(BASE, N=2, d_model=128, d_ff=512, h=4, vocab=1000)
 
 
-def sublayers(config, attention):
-    """Makers of what the layers of both stacks are made of (section 3.1).
+def _sublayers(config, attention):
+    """Makers of the parts of a layer: attention, feed-forward network, residual with norm.
 
     Args:
         config: the sizes and choices.
-        attention: a function of (Q, K, V, mask) and, if config.P_drop_attention > 0,
-            dropout.
-
-    Returns:
-        three functions without arguments, which make an attention, a feed-forward network
-        and a residual connection with its norm.
+        attention: as in `Transformer`.
     """
-    if config.P_drop_attention:
-        attention = AttentionDropout(attention, config.P_drop_attention)
     c = config
+    if c.P_drop_attention:
+        attention = AttentionDropout(attention, c.P_drop_attention)
     return (
         partial(MultiHeadAttention, c.d_model, c.h, c.d_k, c.d_v, c.bias, attention),
         partial(FeedForward, c.d_model, c.d_ff, ACTIVATIONS[c.activation], c.P_drop_ffn),
@@ -158,16 +170,17 @@ class EncoderLayer(nn.Module):
 
     Args:
         config: the sizes and choices.
-        attention: as in `sublayers`.
+        attention: as in `Transformer`.
     """
 
-    def __init__(self, config, attention=scaled_dot_product_attention):
+    def __init__(self, config: Config, attention: Callable = scaled_dot_product_attention):
         super().__init__()
-        attend, feed_forward, residual = sublayers(config, attention)
-        self.self_attention, self.feed_forward = attend(), feed_forward()
+        attend, feed_forward, residual = _sublayers(config, attention)
+        self.self_attention = attend()
+        self.feed_forward = feed_forward()
         self.add_norm = nn.ModuleList(residual() for _ in range(2))
 
-    def forward(self, x, mask=None):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map x, (B, S, d_model), to the same shape; mask as in attention."""
         x = self.add_norm[0](x, lambda x: self.self_attention(x, x, mask))  # (B, S, d_model)
         return self.add_norm[1](x, self.feed_forward)  # (B, S, d_model)
@@ -178,17 +191,17 @@ class Encoder(nn.Module):
 
     Args:
         config: the sizes and choices.
-        attention: as in `sublayers`.
+        attention: as in `Transformer`.
     """
 
-    def __init__(self, config, attention=scaled_dot_product_attention):
+    def __init__(self, config: Config, attention: Callable = scaled_dot_product_attention):
         super().__init__()
         self.layers = nn.ModuleList(EncoderLayer(config, attention) for _ in range(config.N))
         self.norm = nn.Identity()
-        if config.final_norm:
+        if config.last_norm:
             self.norm = LayerNorm(config.d_model, config.eps_norm)
 
-    def forward(self, x, mask=None):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map embedded sources, (B, S, d_model), to memory of the same shape."""
         for layer in self.layers:
             x = layer(x, mask)  # (B, S, d_model)
@@ -200,85 +213,128 @@ class DecoderLayer(nn.Module):
 
     Args:
         config: the sizes and choices.
-        attention: as in `sublayers`.
+        attention: as in `Transformer`.
     """
 
-    def __init__(self, config, attention=scaled_dot_product_attention):
+    def __init__(self, config: Config, attention: Callable = scaled_dot_product_attention):
         super().__init__()
-        attend, feed_forward, residual = sublayers(config, attention)
-        self.self_attention, self.cross_attention = attend(), attend()
+        attend, feed_forward, residual = _sublayers(config, attention)
+        self.self_attention = attend()
+        self.cross_attention = attend()
         self.feed_forward = feed_forward()
         self.add_norm = nn.ModuleList(residual() for _ in range(3))
 
-    def forward(self, x, memory, causal, mask=None):
+    def forward(
+        self, x: Tensor, memory: Tensor, causal: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
         """Map x, (B, T, d_model), to the same shape; memory is (B, S, d_model)."""
         x = self.add_norm[0](x, lambda x: self.self_attention(x, x, causal))
         x = self.add_norm[1](x, lambda x: self.cross_attention(x, memory, mask))
         return self.add_norm[2](x, self.feed_forward)  # (B, T, d_model)
 
-    def start(self, memory):
-        """Keys and values before the first step: none of the target's, all the memory's."""
-        past = self.self_attention.keys_values(memory[:, :0])
+    def start(self, memory: Tensor) -> tuple["KVCache", "KVCache"]:
+        """An empty cache for the target's keys and values, and a full one for the memory's."""
+        none = self.self_attention.keys_values(memory[:, :0])
+        K, V = self.cross_attention.keys_values(memory)
         # Each step reads them in this order, and would else copy them into it each time.
-        return past, [x.contiguous() for x in self.cross_attention.keys_values(memory)]
+        return KVCache(*none), KVCache(K.contiguous(), V.contiguous())
 
-    def step(self, x, past, memory, mask=None):
-        """One position, x (R, 1, d_model), given keys and values so far: x and new past."""
-        def look_back(x):  # x as the sub-layer gets it: normalised, with the norm first
-            nonlocal past
-            new = self.self_attention.keys_values(x)  # (R, h, 1, d_k), (R, h, 1, d_v)
-            past = [torch.cat(both, dim=2) for both in zip(past, new)]
-            return self.self_attention.attend(x, *past)  # (R, 1, d_model)
+    def step(
+        self, x: Tensor, cache: "KVCache", memory: "KVCache", mask: Tensor | None = None
+    ) -> Tensor:
+        """Map one position, x (R, 1, d_model); its keys and values go into the cache."""
+        x = self.add_norm[0](x, lambda x: self.self_attention.step(x, cache))
+        x = self.add_norm[1](x, lambda x: self._look_across(x, memory, mask))
+        return self.add_norm[2](x, self.feed_forward)  # (R, 1, d_model)
 
-        def look_across(x):  # to one memory, a sentence's hypotheses are so many queries
-            queries = x.reshape(memory[0].shape[0], -1, x.shape[-1])  # (B, R / B, d_model)
-            seen = self.cross_attention.attend(queries, *memory, mask)  # (B, R / B, d_model)
-            return seen.reshape(x.shape)  # (R, 1, d_model)
+    def _look_across(self, x, memory, mask):
+        # The R / B hypotheses of a sentence are so many queries to its one memory.
+        queries = x.reshape(len(memory.K), -1, x.shape[-1])  # (B, R / B, d_model)
+        return self.cross_attention.attend(queries, memory.K, memory.V, mask).reshape(x.shape)
 
-        x = self.add_norm[0](x, look_back)  # (R, 1, d_model)
-        x = self.add_norm[1](x, look_across)  # (R, 1, d_model)
-        return self.add_norm[2](x, self.feed_forward), past
+
+@dataclass
+class KVCache:
+    """The keys and values of one attention, which grow as positions are added.
+
+    Args:
+        K: keys of the t positions so far, (R, h, t, d_k).
+        V: their values, (R, h, t, d_v).
+    """
+
+    K: Tensor
+    V: Tensor
+    mask = None  # what may be looked at: every position that is kept
+
+    def next_positions(self, n: int = 1) -> Tensor:
+        """The numbers of the next n positions, (n,)."""
+        t = self.K.shape[2]
+        return torch.arange(t, t + n, device=self.K.device)
+
+    def update(self, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the keys (R, h, n, d_k) and values of n positions; returns all there are."""
+        self.K = torch.cat([self.K, K], dim=2)  # (R, h, t + n, d_k)
+        self.V = torch.cat([self.V, V], dim=2)  # (R, h, t + n, d_v)
+        return self.K, self.V
+
+    def select(self, rows: Tensor) -> "KVCache":
+        """A cache of these rows, (R',); a row may be taken several times."""
+        return KVCache(self.K.index_select(0, rows), self.V.index_select(0, rows))
+
+    def copy(self) -> "KVCache":
+        """A cache that grows apart from this one; the tensors are shared."""
+        return KVCache(self.K, self.V)
 
 
 @dataclass
 class State:
-    """What cached decoding keeps: of each hypothesis its past, of each sentence its memory.
+    """What cached decoding keeps: a cache for each hypothesis, the memory for each sentence.
 
     R hypotheses belong to B sentences, R / B to each, those of a sentence side by side.
 
     Args:
-        past: K (R, h, t, d_k) and V (R, h, t, d_v) of the t positions so far, for each layer.
-        memory: K (B, h, S, d_k) and V (B, h, S, d_v) of the source, for each layer.
+        caches: of the R hypotheses, one for each layer.
+        memory: keys and values of the B sources, for each layer.
         mask: of the source's padding, (B, 1, 1, S).
     """
 
-    past: list
-    memory: list
-    mask: torch.Tensor
+    caches: list[KVCache]
+    memory: list[KVCache]
+    mask: Tensor
 
-    def repeat(self, k):
+    def repeat(self, k: int) -> "State":
         """k hypotheses in the place of each one; the memory is not copied."""
-        past = [[x.repeat_interleave(k, 0) for x in layer] for layer in self.past]
-        return State(past, self.memory, self.mask)
+        hypotheses = torch.arange(len(self.caches[0].K), device=self.mask.device)  # (R,)
+        rows = hypotheses.repeat_interleave(k)  # (k R,)
+        return State([cache.select(rows) for cache in self.caches], self.memory, self.mask)
 
-    def select(self, rows):
+    def select(self, rows: Tensor) -> "State":
         """Go on with hypotheses rows, (R',), as many a sentence as before, side by side.
 
         Raises:
             ValueError: if they are not (looked at on a CPU only).
         """
-        k = len(self.past[0][0]) // len(self.mask)  # hypotheses a sentence
-        sentences = rows[::k] // k  # (B',)
-        together = sentences.repeat_interleave(k)  # (R',)
-        if rows.device.type == "cpu" and not torch.equal(rows // k, together):
-            wanted = f"keep the {k} hypotheses of a sentence together"
-            raise ValueError(f"rows must {wanted}, got {rows.tolist()}")
-        past = [[x.index_select(0, rows) for x in layer] for layer in self.past]
-        memory, mask = self.memory, self.mask
-        if len(sentences) < len(mask) or sentences.diff().ne(1).any():
-            memory = [[x.index_select(0, sentences) for x in layer] for layer in memory]
-            mask = mask[sentences]
-        return State(past, memory, mask)
+        k = len(self.caches[0].K) // len(self.mask)  # hypotheses a sentence
+        sentences = _sentences_of(rows, k)  # (B',)
+        caches = [cache.select(rows) for cache in self.caches]
+        if len(sentences) == len(self.mask) and (sentences.diff() == 1).all():
+            return State(caches, self.memory, self.mask)
+        memory = [cache.select(sentences) for cache in self.memory]
+        return State(caches, memory, self.mask[sentences])
+
+
+def _sentences_of(rows, k):
+    """The sentence of each k hypotheses, (R' / k,), of rows, (R',), k a sentence.
+
+    Raises:
+        ValueError: the hypotheses of a sentence do not stand together.
+    """
+    sentences = rows[::k] // k  # (B',)
+    together = sentences.repeat_interleave(k)  # (R',)
+    if rows.device.type == "cpu" and not torch.equal(rows // k, together):
+        wanted = f"keep the {k} hypotheses of a sentence together"
+        raise ValueError(f"rows must {wanted}, got {rows.tolist()}")
+    return sentences
 
 
 class Decoder(nn.Module):
@@ -286,34 +342,36 @@ class Decoder(nn.Module):
 
     Args:
         config: the sizes and choices.
-        attention: as in `sublayers`.
+        attention: as in `Transformer`.
     """
 
-    def __init__(self, config, attention=scaled_dot_product_attention):
+    def __init__(self, config: Config, attention: Callable = scaled_dot_product_attention):
         super().__init__()
-        self.layers = nn.ModuleList(DecoderLayer(config, attention) for _ in range(config.N))
+        layers = range(config.decoder_layers)
+        self.layers = nn.ModuleList(DecoderLayer(config, attention) for _ in layers)
         self.norm = nn.Identity()
-        if config.final_norm:
+        if config.last_norm:
             self.norm = LayerNorm(config.d_model, config.eps_norm)
 
-    def forward(self, x, memory, causal, mask=None):
+    def forward(
+        self, x: Tensor, memory: Tensor, causal: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
         """Map embedded targets, (B, T, d_model), to the same shape; logits come after."""
         for layer in self.layers:
             x = layer(x, memory, causal, mask)  # (B, T, d_model)
         return self.norm(x)  # (B, T, d_model)
 
-    def start(self, memory, mask=None):
+    def start(self, memory: Tensor, mask: Tensor) -> State:
         """What cached decoding remembers before the first position."""
-        past, memory = zip(*(layer.start(memory) for layer in self.layers))
-        return State(list(past), list(memory), mask)
+        caches, memories = zip(*(layer.start(memory) for layer in self.layers))
+        return State(list(caches), list(memories), mask)
 
-    def step(self, x, state):
-        """One position, x (R, 1, d_model); returns the output and the new state."""
-        past = []
-        for layer, before, memory in zip(self.layers, state.past, state.memory, strict=True):
-            x, now = layer.step(x, before, memory, state.mask)
-            past.append(now)
-        return self.norm(x), State(past, state.memory, state.mask)
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """Map one position, x (R, 1, d_model); the state given is left as it was."""
+        caches = [cache.copy() for cache in state.caches]
+        for layer, cache, memory in zip(self.layers, caches, state.memory, strict=True):
+            x = layer.step(x, cache, memory, state.mask)  # (R, 1, d_model)
+        return self.norm(x), State(caches, state.memory, state.mask)
 
 
 class OutputBias(nn.Module):
@@ -323,11 +381,11 @@ class OutputBias(nn.Module):
         vocab: number of tokens.
     """
 
-    def __init__(self, vocab):
+    def __init__(self, vocab: int):
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(vocab))
 
-    def forward(self, logits):
+    def forward(self, logits: Tensor) -> Tensor:
         """Add the bias to logits, (..., vocab)."""
         return logits + self.bias  # (..., vocab)
 
@@ -341,7 +399,7 @@ class Transformer(nn.Module):
             dropout.
     """
 
-    def __init__(self, config, attention=scaled_dot_product_attention):
+    def __init__(self, config: Config, attention: Callable = scaled_dot_product_attention):
         super().__init__()
         self.config = config
         self.target_embedding = Embedding(config.vocab, config.d_model)
@@ -350,77 +408,76 @@ class Transformer(nn.Module):
             self.source_embedding = Embedding(config.source_vocab, config.d_model)
         self.positions = POSITIONS[config.positions](config)
         self.dropout = nn.Dropout(config.P_drop)
-        self.encoder, self.decoder = Encoder(config, attention), Decoder(config, attention)
+        self.encoder = Encoder(config, attention)
+        self.decoder = Decoder(config, attention)
         self.output_bias = OutputBias(config.vocab) if config.output_bias else nn.Identity()
         initialise(self)
 
-    def embed(self, embedding, ids, first=0):
-        """Embed ids, (B, T), from position first on; dropout on the sum (section 5.4)."""
-        x = embedding(ids)  # (B, T, d_model)
-        positions = torch.arange(first, first + ids.shape[1], device=ids.device)  # (T,)
-        return self.dropout(x + self.positions(positions).to(x.dtype))  # (B, T, d_model)
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Logits (B, T, vocab) for source (B, S), target (B, T); masks are made inside."""
+        return self.decode(target, self.encode(source), source)  # (B, T, vocab)
 
-    def encode(self, source):
+    def encode(self, source: Tensor) -> Tensor:
         """Turn source identifiers, (B, S), ending in eos, into memory, (B, S, d_model)."""
-        check_ids(source=source)
+        _check_ids("source", source)
         x = self.embed(self.source_embedding, source)  # (B, S, d_model)
         return self.encoder(x, padding_mask(source, self.config.pad))  # (B, S, d_model)
 
-    def decode(self, target, memory, source):
+    def decode(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
         """Logits (B, T, vocab) for target (B, T), which begins with bos.
 
         logits[:, t] predicts target[:, t + 1]; memory is `encode(source)`.
         """
-        check_ids(target=target, source=source)
-        if memory.shape[:2] != source.shape:
-            shapes = f"{tuple(memory.shape)} and {tuple(source.shape)}"
-            raise ValueError(f"memory must be that of source, their shapes are {shapes}")
+        return self.logits(self.hidden(target, memory, source))  # (B, T, vocab)
+
+    def hidden(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
+        """The decoder's output (B, T, d_model), from which `logits` makes scores."""
+        _check_ids("target", target)
+        _check_rows(target, memory, source)
         x = self.embed(self.target_embedding, target)  # (B, T, d_model)
         causal = causal_mask(target.shape[1], target.device)  # (T, T)
         mask = padding_mask(source, self.config.pad)  # (B, 1, 1, S)
-        x = self.decoder(x, memory, causal, mask)  # (B, T, d_model)
+        return self.decoder(x, memory, causal, mask)  # (B, T, d_model)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """A score for every token: (B, T, d_model) to (B, T, vocab) (section 3.4)."""
         return self.output_bias(self.target_embedding.logits(x))  # (B, T, vocab)
 
-    def forward(self, source, target):
-        """Logits (B, T, vocab) for source (B, S), target (B, T); masks are made inside."""
-        return self.decode(target, self.encode(source), source)  # (B, T, vocab)
+    def embed(
+        self, embedding: nn.Module, ids: Tensor, positions: Tensor | None = None
+    ) -> Tensor:
+        """Embed ids, (B, T), at positions, (T,), 0 to T - 1 by default; dropout on the sum."""
+        if positions is None:
+            positions = torch.arange(ids.shape[1], device=ids.device)  # (T,)
+        x = embedding(ids)  # (B, T, d_model)
+        return self.dropout(x + self.positions(positions).to(x.dtype))  # (B, T, d_model)
 
-    def start(self, source):
+    def start(self, source: Tensor) -> State:
         """The state of cached decoding before the first step, a hypothesis a sentence."""
         return self.decoder.start(self.encode(source), padding_mask(source, self.config.pad))
 
-    def step(self, ids, state):
+    def step(self, ids: Tensor, state: State) -> tuple[Tensor, State]:
         """Logits (R, vocab) of what follows ids, (R,), and a new state; the old is kept."""
-        t = state.past[0][0].shape[2]  # as many keys as there were positions before
-        x = self.embed(self.target_embedding, ids[:, None], first=t)  # (R, 1, d_model)
+        positions = state.caches[0].next_positions()  # (1,)
+        x = self.embed(self.target_embedding, ids[:, None], positions)  # (R, 1, d_model)
         x, state = self.decoder.step(x, state)
-        return self.output_bias(self.target_embedding.logits(x))[:, 0], state
+        return self.logits(x)[:, 0], state
 
 
-def check_ids(**named):
-    """Refuse anything but batches of identifiers, a sentence a row.
-
-    Args:
-        named: the batches by their names, (B, S) or (B, T).
-
-    Raises:
-        TypeError: if one is no tensor of identifiers.
-        ValueError: if one has another shape, or the numbers of rows differ.
-    """
-    for name, ids in named.items():
-        if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.long, torch.int):
-            given = getattr(ids, "dtype", type(ids).__name__)
-            wanted = "a tensor of identifiers (torch.long)"
-            raise TypeError(f"{name} must be {wanted}, got {given}")
-        if ids.dim() != 2 or 0 in ids.shape:
-            given = tuple(ids.shape)
-            raise ValueError(f"{name} must be (sentences, positions), got {given}")
-    rows = {name: len(ids) for name, ids in named.items()}
-    if len(set(rows.values())) > 1:
-        raise ValueError(f"target and source must have as many rows each, got {rows}")
+def _check_rows(target, memory, source):
+    """Refuse target (B, T), memory (B, S, d_model), source (B, S) of other sentences."""
+    fault = ""
+    if memory.shape[:2] != source.shape:
+        shapes = f"{tuple(memory.shape)} and {tuple(source.shape)}"
+        fault = f"memory must be that of source, their shapes are {shapes}"
+    elif len(target) != len(source):
+        rows = f"{len(target)} and {len(source)}"
+        fault = f"target and source must have as many rows each, not {rows}"
+    if fault:
+        raise ValueError(fault)
 
 
-def initialise(model):
+def initialise(model: nn.Module) -> None:
     """Glorot's uniform for every matrix, 0 for biases; embeddings keep variance 1 / d_model.
 
     The paper gives no initialisation; this is the released code's.

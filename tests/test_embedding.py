@@ -14,7 +14,7 @@ from annotated.embedding import (
     LearnedPositions,
     angles,
     halves_encoding,
-    look_up,
+    _look_up,
     positional_encoding,
 )
 
@@ -37,7 +37,7 @@ def ids():
 
 def test_a_look_up_is_a_product_with_one_hot_vectors(ids):
     weight = torch.randn(VOCAB, D, requires_grad=True)
-    found, product = look_up(weight, ids, "ids"), F.one_hot(ids, VOCAB).float() @ weight
+    found, product = _look_up(weight, ids, "ids"), F.one_hot(ids, VOCAB).float() @ weight
     torch.testing.assert_close(found, product)
     upstream = torch.randn(B, T, D)
     by_rows, by_product = (torch.autograd.grad(x, weight, upstream)[0] for x in (found, product))

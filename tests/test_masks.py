@@ -53,7 +53,7 @@ def test_padding_is_whatever_identifier_is_said_to_be(pad):
     assert padding_mask(ids, pad).flatten().tolist() == [i != pad for i in (3, 0, 58100, 5)]
 
 
-@pytest.mark.parametrize("dtype", [torch.long, torch.int32, torch.uint8])
+@pytest.mark.parametrize("dtype", [torch.long, torch.int32])
 def test_identifiers_of_any_whole_type(dtype):
     assert torch.equal(padding_mask(sentences().to(dtype)), padding_mask(sentences()))
 
@@ -176,10 +176,10 @@ def test_identifiers_are_left_as_they_were():
 
 
 REFUSED = [
-    (padding_mask, (torch.ones(2, 5),), TypeError, "ids must be identifiers, whole numbers, not torch.float32"),
-    (padding_mask, (torch.ones(2, 5, dtype=torch.bool),), TypeError, "ids must be identifiers.*not torch.bool"),
-    (padding_mask, (torch.ones(5, dtype=torch.long),), ValueError, r"ids must have the shape .*, not \(5,\)"),
-    (padding_mask, (torch.ones(2, 5, 7, dtype=torch.long),), ValueError, r"not \(2, 5, 7\)"),
+    (padding_mask, (torch.ones(2, 5),), TypeError, r"ids must be a tensor of whole numbers \(torch.long\), not torch.float32"),
+    (padding_mask, (torch.ones(2, 5, dtype=torch.bool),), TypeError, "ids must be .* not torch.bool"),
+    (padding_mask, (torch.ones(5, dtype=torch.long),), ValueError, r"ids must be \(sentences, positions\), not of shape \(5,\)"),
+    (padding_mask, (torch.ones(2, 5, 7, dtype=torch.long),), ValueError, r"not of shape \(2, 5, 7\)"),
     (causal_mask, (-1,), ValueError, "T must be 0 or more positions, not -1"),
 ]
 

@@ -2,15 +2,18 @@
 
 import json
 import warnings
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import FrozenInstanceError, asdict, fields, replace
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import annotated.transformer as module
 from annotated.attention import scaled_dot_product_attention
+from annotated.layers import LayerNorm
 from annotated.transformer import (
     ACTIVATIONS,
     BASE,
@@ -151,7 +154,7 @@ def test_hypotheses_of_a_sentence_share_its_memory(change):
             logits, state = model.step(target[:, t].repeat_interleave(k), state)
             torch.testing.assert_close(logits, expected[:, t].repeat_interleave(k, 0), rtol=0, atol=1e-12)
         fewer = state.select(rows)
-        assert [len(K) for K, _ in fewer.past] == [6] * SMALL.N and [len(K) for K, _ in fewer.memory] == [2] * SMALL.N
+        assert [len(c.K) for c in fewer.caches] == [6] * SMALL.N and [len(c.K) for c in fewer.memory] == [2] * SMALL.N
         logits, _ = model.step(target[rows // k, 3], fewer)
         torch.testing.assert_close(logits, expected[rows // k, 3], rtol=0, atol=1e-12)
         assert state.select(torch.arange(len(source) * k)).memory is state.memory
@@ -217,6 +220,7 @@ def test_shape_comments_hold():
         model = build(replace(SMALL, output_bias=True))
         model(source, target)
         model.step(target[:, 1], model.step(target[:, 0], model.start(source))[1])
+        model.start(source).repeat(2).select(torch.arange(4))
     assert not shapes.unseen(seen, module)
 
 
@@ -241,21 +245,74 @@ def test_parameters_of_table_3(row):
 def test_presets_differ_as_table_3_says():
     big = next(row for row in TABLE_3 if row["row"] == "big")["change"]
     assert replace(BASE, **big) == BIG
-    assert (BASE.N, BASE.d_model, BASE.d_ff, BASE.h, BASE.d_k, BASE.d_v) == (6, 512, 2048, 8, 64, 64)
-    assert (BASE.P_drop, BASE.eps_ls, BIG.d_k, BIG.d_v) == (0.1, 0.1, 64, 64)
+    assert (BASE.N, BASE.d_model, BASE.d_ff, BASE.h, BASE.key_width, BASE.value_width) == (6, 512, 2048, 8, 64, 64)
+    assert (BASE.P_drop, BASE.eps_ls, BIG.key_width, BIG.value_width) == (0.1, 0.1, 64, 64)
     assert count(TINY) < 2e6 < count(BASE)
 
 
 def test_head_width_follows_until_it_is_stated():
-    assert BASE.d_k == BASE.d_v == 64
-    assert replace(BASE, h=4).d_k == 128 and replace(BASE, d_model=256).d_v == 32
-    assert replace(replace(BASE, h=4), h=16).d_k == 32
+    assert BASE.key_width == BASE.value_width == 64 and BASE.d_k is BASE.d_v is None
+    assert replace(BASE, h=4).key_width == 128 and replace(BASE, d_model=256).value_width == 32
     stated = replace(replace(BASE, d_k=64), h=4)
-    assert (stated.d_k, stated.d_v) == (64, 128)
-    assert replace(BASE, d_k=64) == BASE and json.dumps({"d_k": BASE.d_k}) == '{"d_k": 64}'
-    assert replace(replace(BASE, h=3, d_k=5, d_v=7), d_model=50).d_k == 5
+    assert (stated.key_width, stated.value_width) == (64, 128)
+    assert replace(replace(BASE, h=3, d_k=5, d_v=7), d_model=50).key_width == 5
     with pytest.raises(FrozenInstanceError):
         BASE.h = 4
+
+
+WIDTHS = st.none() | st.integers(1, 9)
+
+
+@st.composite
+def configurations(draw):
+    """A configuration that makes a model, and differences that make another."""
+    h, norm = draw(st.integers(1, 5)), st.sampled_from(["pre", "post"])
+    heads = {"h": h, "d_model": 2 * h * draw(st.integers(1, 4))}
+    free = {"N": st.integers(1, 3), "d_k": WIDTHS, "d_v": WIDTHS, "N_decoder": st.none() | st.integers(1, 3), "norm": norm,
+            "final_norm": st.none() | st.booleans(), "positions": st.sampled_from(["sinusoidal", "learned"]),
+            "source_vocab": st.none() | st.integers(5, 9), "P_drop": st.floats(0, 0.9)}  # fmt: skip
+    change = draw(st.fixed_dictionaries({}, optional=free))
+    return Config(vocab=11, d_ff=3, max_positions=7, **heads, **draw(st.fixed_dictionaries({}, optional=free))), change
+
+
+@settings(deadline=None)
+@given(configurations(), st.integers(1, 5))
+def test_a_configuration_from_a_file_is_the_one_written_by_hand(both, factor):
+    config, change = both
+    read = Config(**json.loads(json.dumps(asdict(config))))
+    assert read == config and hash(read) == hash(config)
+    wider = {**change, "d_model": 2 * config.h * factor}
+    one, other = replace(config, **wider), replace(read, **wider)
+    assert one == other
+    assert one.key_width == (wider.get("d_k", config.d_k) or 2 * factor)
+    with torch.device("meta"):
+        assert {n: p.shape for n, p in Transformer(one).named_parameters()} == {n: p.shape for n, p in Transformer(other).named_parameters()}
+
+
+@pytest.mark.parametrize("change", [{"N_decoder": 1}, {"N": 1, "N_decoder": 3}])
+def test_the_stacks_may_differ_in_depth(change):
+    config = replace(SMALL, **change)
+    model, (source, target) = build(config), batch()
+    assert (len(model.encoder.layers), len(model.decoder.layers)) == (config.N, config.N_decoder)
+    expected, state = model(source, target), model.start(source)
+    for t in range(target.shape[1]):
+        logits, state = model.step(target[:, t], state)
+        torch.testing.assert_close(logits, expected[:, t], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("norm, stated, found", [("pre", None, True), ("post", None, False), ("pre", False, False), ("post", True, True)])
+def test_the_last_norm_stands_where_the_norm_is_first_or_where_it_is_asked_for(norm, stated, found):
+    model = Transformer(replace(SMALL, norm=norm, final_norm=stated))
+    assert [isinstance(stack.norm, LayerNorm) for stack in (model.encoder, model.decoder)] == [found] * 2
+
+
+def test_a_step_leaves_the_state_that_it_is_given():
+    model, (source, target) = build(SMALL), batch()
+    _, state = model.step(target[:, 0], model.start(source))
+    first, _ = model.step(target[:, 1], state)
+    model.step(target[:, 2], state)
+    again, _ = model.step(target[:, 1], state)
+    assert torch.equal(first, again) and state.caches[0].K.shape[2] == 1
 
 
 def test_widths_arrive_where_they_belong():
@@ -345,7 +402,8 @@ def test_first_weights():
         {"N": 0}, {"d_model": -2}, {"d_ff": 2.5}, {"h": "8"}, {"vocab": 0}, {"source_vocab": 0}, {"d_k": 0}, {"d_v": -1},
         {"P_drop": 1.0}, {"P_drop": -0.1}, {"eps_ls": "0.1"}, {"P_drop_attention": 2}, {"P_drop_ffn": None},
         {"norm": "middle"}, {"activation": "tanh"}, {"positions": "none"}, {"max_positions": 0}, {"N": None},
-        {"pad": -1}, {"bos": 37000}, {"eos": None}, {"unk": 1.5}, {"h": 7}, {"d_model": 507, "h": 3},
+        {"pad": -1}, {"bos": 37000}, {"eos": None}, {"unk": 1.5}, {"N_decoder": 0}, {"N": True},
+        {"eps_norm": 0.0}, {"eps_norm": float("nan")}, {"bias": "no"}, {"final_norm": 1}, {"norm": ["post"]}, {"h": 7}, {"d_model": 507, "h": 3},
     ],
     ids=str,
 )  # fmt: skip
