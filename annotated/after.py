@@ -4,6 +4,7 @@ Generated from book/20-after.md by tools/tangle.py: edit the chapter, not this f
 """
 
 import re
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -19,14 +20,14 @@ from annotated.layers import LayerNorm, PreNorm
 from annotated.masks import causal_mask, padding_mask
 from annotated.multihead import MultiHeadAttention
 from annotated.optimization import label_smoothed_loss, optimizer
-from annotated.transformer import POSITIONS, Encoder, Transformer, check_ids, initialise
+from annotated.recurrent import _check_ids
+from annotated.transformer import POSITIONS, Encoder, KVCache, Transformer, initialise
 
 __all__ = [
     "causal_loss",
     "masked_loss",
     "Stack",
     "MaskedModel",
-    "extend",
     "LanguageModel",
     "mask_words",
     "learn",
@@ -107,7 +108,7 @@ class Stack(nn.Module):
 
     def read(self, ids, mask):
         """Turn ids, (B, T), into vectors, (B, T, d_model); mask as in attention."""
-        check_ids(ids=ids)
+        _check_ids("ids", ids)
         return self.encoder(self.embed(self.embedding, ids), mask)  # (B, T, d_model)
 
 
@@ -123,28 +124,6 @@ class MaskedModel(Stack):
         return self.embedding.logits(self.encode(ids))  # (B, T, vocab)
 
 
-def extend(layer, x, past, mask):
-    """Run an encoder layer on n new positions, given keys and values of the t before them.
-
-    Args:
-        layer: an `EncoderLayer`.
-        x: the new positions, (B, n, d_model).
-        past: K (B, h, t, d_k) and V (B, h, t, d_v).
-        mask: boolean, (n, t + n); True = may look.
-
-    Returns:
-        x, (B, n, d_model), and the new past.
-    """
-    def look_back(x):  # x as the sub-layer gets it: with the norm first, it is normalised
-        nonlocal past
-        new = layer.self_attention.keys_values(x)  # (B, h, n, d_k), (B, h, n, d_v)
-        past = [torch.cat(both, dim=2) for both in zip(past, new)]
-        return layer.self_attention.attend(x, *past, mask)  # (B, n, d_model)
-
-    x = layer.add_norm[0](x, look_back)  # (B, n, d_model)
-    return layer.add_norm[1](x, layer.feed_forward), past
-
-
 class LanguageModel(Stack):
     """A position sees itself and what is before: the stack of GPT (Radford et al. 2018)."""
 
@@ -154,20 +133,22 @@ class LanguageModel(Stack):
         return self.embedding.logits(x)  # (B, T, vocab)
 
     def start(self, B):
-        """Keys and values of B texts before their first token: none, for each layer."""
+        """The caches of B texts before their first token: empty, one for each layer."""
         none = self.embedding.weight.new_zeros(B, 0, self.config.d_model)  # (B, 0, d_model)
-        return [layer.self_attention.keys_values(none) for layer in self.encoder.layers]
+        attentions = [layer.self_attention for layer in self.encoder.layers]
+        return [KVCache(*attention.keys_values(none)) for attention in attentions]
 
     def step(self, ids, state):
         """Logits (B, n, vocab) after each of n more tokens, (B, n), and the new state."""
-        check_ids(ids=ids)
-        t, n = state[0][0].shape[2], ids.shape[1]
-        x = self.embed(self.embedding, ids, first=t)  # (B, n, d_model)
-        mask = causal_mask(t + n, ids.device)[t:]  # (n, t + n)
-        after = []
-        for layer, past in zip(self.encoder.layers, state, strict=True):
-            x, now = extend(layer, x, past, mask)
-            after.append(now)
+        _check_ids("ids", ids)
+        positions = state[0].next_positions(ids.shape[1])  # (n,)
+        mask = causal_mask(int(positions[-1]) + 1, ids.device)[positions]  # (n, t + n)
+        x = self.embed(self.embedding, ids, positions)  # (B, n, d_model)
+        after = [cache.copy() for cache in state]
+        for layer, cache in zip(self.encoder.layers, after, strict=True):
+            attend = partial(layer.self_attention.step, cache=cache, mask=mask)
+            x = layer.add_norm[0](x, attend)  # (B, n, d_model)
+            x = layer.add_norm[1](x, layer.feed_forward)  # (B, n, d_model)
         return self.embedding.logits(self.encoder.norm(x)), after
 
 
@@ -627,7 +608,6 @@ class GroupedQueryAttention(MultiHeadAttention):
 
     def keys_values(self, memory):
         """Project memory, (B, S, d_model), to a K and a V a group, (B, groups, S, d_k)."""
-        self.check("memory", memory)
         K, V = (W(memory).unflatten(-1, (self.groups, -1)) for W in (self.W_K, self.W_V))
         return K.transpose(1, 2), V.transpose(1, 2)  # (B, groups, S, d_k)
 

@@ -8,18 +8,17 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
-from importlib import import_module
 from itertools import islice, zip_longest
 from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
-from annotated.attention import scaled_dot_product_attention
+from annotated import __version__
+from annotated import load as load_folder
 from annotated.corpora import CORPORA, TokenPairs, cache_folder, fetch, load_corpus, missing_files, prepare
 from annotated.data import (
     Batches,
@@ -35,7 +34,7 @@ from annotated.data import (
 )
 from annotated.decoding import Translator, check_device, hypotheses, length_penalty, save
 from annotated.evaluation import bleu, bleu_metric, chrf, cross_entropy
-from annotated.training import Recipe, Run, average, list_checkpoints, provenance, train
+from annotated.training import Recipe, TrainingBackend, average, list_checkpoints, provenance, train
 from annotated.transformer import BASE, BIG, TINY, Config, Transformer
 
 __all__ = [
@@ -87,8 +86,7 @@ __all__ = [
     "describe",
     "PRESETS",
     "settings",
-    "Worker",
-    "worker_for",
+    "backend_for",
     "run_train",
     "held_out_loss",
     "learn",
@@ -440,7 +438,7 @@ def load(folder, device):
     if len(folder.parts) == 1 and not folder.exists():
         hint = "a name on the Hugging Face hub reads owner/model"
         raise ValueError(f"there is no folder {folder}, and {hint}")
-    return import_module("annotated").load(folder, device)
+    return load_folder(folder, device)
 
 
 def run_translate(options):
@@ -883,27 +881,8 @@ def settings(options):
     return replace(PRESETS[options.preset], **of(Config)), Recipe(**of(Recipe))
 
 
-@dataclass
-class Worker:
-    """How a process trains.
-
-    Args:
-        first: whether this process writes the folder; of several, one does.
-        attention: for the model, as in `Transformer`.
-        turn: a context in which one process after the other reads and writes the folder.
-        feed: gets the batches and gives those to train on.
-        start: as in `train`.
-    """
-
-    first: bool = True
-    attention: Callable = scaled_dot_product_attention
-    turn: Callable = nullcontext
-    feed: Callable = lambda batches: batches
-    start: Callable = Run
-
-
-def worker_for(options):
-    """A context that gives the worker the options ask for; may set the options' device.
+def backend_for(options):
+    """A context that gives the `TrainingBackend` the options ask for.
 
     Raises:
         ValueError: the batches of an update cannot be shared among the processes, or the model
@@ -911,21 +890,26 @@ def worker_for(options):
     """
     asked = options.fast or options.compile or options.precision
     if not asked and "LOCAL_RANK" not in os.environ:  # torchrun sets it
-        return nullcontext(Worker())
+        return nullcontext(TrainingBackend(options.device))
     config, recipe = settings(options)
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    fault = ""
     if config.output_bias:
-        raise ValueError("output_bias cannot be trained with --fast or by several processes")
-    processes, batches = int(os.environ.get("WORLD_SIZE", 1)), recipe.accumulate
-    if batches % processes:
-        what = f"accumulate must be a multiple of the processes, got {batches} batches"
-        raise ValueError(f"{what} for {processes} processes: try --accumulate {processes}")
-    return import_module("annotated.gpu").fast_worker(options)
+        fault = "output_bias cannot be trained with --fast or by several processes"
+    elif recipe.accumulate % processes:
+        what = f"accumulate must be a multiple of the processes, got {recipe.accumulate} batches"
+        fault = f"{what} for {processes} processes: try --accumulate {processes}"
+    if fault:
+        raise ValueError(fault)
+    from annotated.distributed import fast_backend
+
+    return fast_backend(options.device, options.precision, options.compile, options.out)
 
 
 def run_train(options):
     """`train`: corpus to subwords to batches to a model folder."""
-    with worker_for(options) as worker:
-        train_as(worker, options)
+    with backend_for(options) as backend:
+        train_as(backend, options)
 
 
 def held_out_loss(batches, model):
@@ -933,34 +917,35 @@ def held_out_loss(batches, model):
     return {"validation_loss": round(cross_entropy(model, batches), 4)}
 
 
-def learn(worker, model, recipe, pairs, held_out, folder):
-    """Train a model on encoded pairs as the worker does it; the first one keeps a record."""
+def learn(backend, model, recipe, pairs, held_out, folder):
+    """Train a model on encoded pairs; of several processes, the first keeps a record."""
     budget = recipe.source_tokens, recipe.target_tokens
     evaluate = partial(held_out_loss, list(token_batches(held_out, *budget)))
-    batches = worker.feed(Batches(pairs, *budget, recipe.seed))
-    keeps = {"folder": folder, "evaluate": evaluate} if worker.first else {}
-    train(model, recipe, batches, start=worker.start, **keeps)
+    batches = backend.feed(Batches(pairs, *budget, recipe.seed))
+    keeps = {"folder": folder, "evaluate": evaluate} if backend.writes else {}
+    train(model, recipe, batches, start=backend.start, **keeps)
 
 
-def train_as(worker, options):
+def train_as(backend, options):
     """Train in one of perhaps several processes, the first of which writes everything."""
-    (config, recipe), folder, corpus = settings(options), options.out, read_corpus(options)
+    config, recipe = settings(options)
+    folder, corpus = options.out, read_corpus(options)
     data = {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance,
             "longest": options.longest}
     check_folder(folder)
     check_same_run(folder, config=asdict(config), recipe=asdict(recipe), data=data)
-    with claimed(folder / MARK) if worker.first else nullcontext():
-        with worker.turn():
+    with claimed(folder / MARK) if backend.writes else nullcontext():
+        with backend.in_turn():
             vocabulary = make_vocabulary(corpus, config.vocab, folder)
             limits = options.longest, positions_of(config)
             texts = token_pairs(corpus, vocabulary, recipe, folder, *limits)
             config = replace(config, vocab=len(vocabulary))
-            if worker.first:
+            if backend.writes:
                 begin(folder, config, recipe, data)
         torch.manual_seed(recipe.seed)
-        model = Transformer(config, worker.attention).to(options.device)
-        learn(worker, model, recipe, *texts, folder)
-        if worker.first:
+        model = Transformer(config, backend.attention).to(backend.device)
+        learn(backend, model, recipe, *texts, folder)
+        if backend.writes:
             finish(model, vocabulary, corpus, folder, recipe.keep, options.score)
 
 
@@ -1208,10 +1193,9 @@ ABOUT = "Train, use and score the Transformer of the book."
 def make_parser():
     """The parser of `python -m annotated`."""
     raw = {"formatter_class": argparse.RawDescriptionHelpFormatter}
-    release = sys.modules["annotated"].__version__  # the package that this module is part of
     texts = {"description": ABOUT, "epilog": EXAMPLES[None]}
     parser = argparse.ArgumentParser("annotated", **texts, **raw)
-    version = f"annotated {release}, torch {torch.__version__}"
+    version = f"annotated {__version__}, torch {torch.__version__}"
     parser.add_argument("--version", action="version", version=version)
     parser.set_defaults(run=lambda options: parser.print_help())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")

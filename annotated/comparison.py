@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from annotated.attention import check_sizes, scaled_dot_product_attention
+from annotated.attention import _check_sizes, _check_values, scaled_dot_product_attention
 
 __all__ = [
     "Recurrent",
@@ -181,9 +181,10 @@ def restricted_attention(Q, K, V, mask=None, r=3):
         (..., n, d_v); a query that may look at nothing gets 0.
 
     Raises:
-        TypeError, ValueError: what `check_sizes` or `check_neighbourhood` refuses.
+        TypeError, ValueError: sizes, a mask or a neighbourhood that do not fit.
     """
-    check_sizes(Q, K, V)
+    _check_sizes(Q, K)
+    _check_values(K, V)
     check_neighbourhood(Q, K, mask, r)
     n, w = Q.shape[-2], r // 2
     block = max(w, 1)

@@ -21,9 +21,9 @@ from tqdm import tqdm
 from annotated.attention import scaled_dot_product_attention
 from annotated.data import load_vocabulary, pad_batch, replacing
 from annotated.embedding import Embedding
-from annotated.layers import LayerNorm
-from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
-from annotated.transformer import Config, Transformer, check_ids
+from annotated.layers import FusedLayerNorm, LayerNorm
+from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq, _check_ids
+from annotated.transformer import Config, Transformer
 
 __all__ = [
     "evaluating",
@@ -42,7 +42,6 @@ __all__ = [
     "beam_search",
     "PackedLinear",
     "PackedEmbedding",
-    "FusedNorm",
     "packed",
     "pieces",
     "Translator",
@@ -83,7 +82,7 @@ def output_limits(model, source, max_len=None):
         TypeError: source is no tensor of identifiers.
         ValueError: max_len is below 1, or source has another shape.
     """
-    check_ids(source=source)
+    _check_ids("source", source)
     if max_len is not None and max_len < 1:
         raise ValueError(f"max_len must be 1 or more, got {max_len}")
     c, limits = model.config, torch.full_like(source[:, 0], max_len or 0)  # (B,)
@@ -395,18 +394,6 @@ class PackedEmbedding(nn.Module):
         return self.look_up(ids)
 
 
-class FusedNorm(nn.Module):
-    """A `LayerNorm` as one operation."""
-
-    def __init__(self, norm):
-        super().__init__()
-        self.norm = norm
-
-    def forward(self, x):
-        """As the norm's."""
-        return F.layer_norm(x, x.shape[-1:], self.norm.gain, self.norm.bias, self.norm.eps)
-
-
 def packed(model):
     """A copy of a model for searching: the same outputs, faster on a CPU, without gradients.
 
@@ -427,7 +414,7 @@ def packed(model):
             if isinstance(child, nn.Linear):
                 setattr(module, name, PackedLinear(child.weight, child.bias))
             elif isinstance(child, LayerNorm):
-                setattr(module, name, FusedNorm(child))
+                setattr(module, name, FusedLayerNorm.of(child))
             elif isinstance(child, Embedding):  # one for both languages stays one
                 made[child] = made.get(child) or PackedEmbedding(child)
                 setattr(module, name, made[child])

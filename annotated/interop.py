@@ -20,12 +20,13 @@ from torch import nn
 from annotated.data import Subwords, pad_batch, read_file, replacing
 from annotated.decoding import Translator, check_device, evaluating, greedy, select, widen
 from annotated.embedding import positional_encoding
-from annotated.transformer import ACTIVATIONS, Config, State, Transformer
+from annotated.transformer import ACTIVATIONS, Config, KVCache, State, Transformer
 
 __all__ = [
     "torch_pairs",
     "both_stacks",
     "to_torch",
+    "unless_equal",
     "torch_choices",
     "from_torch",
     "MARIAN_NAMES",
@@ -120,14 +121,14 @@ def to_torch(model):
         ValueError: h * d_k or h * d_v is not d_model, which torch cannot have.
     """
     c = model.config
-    if {c.h * c.d_k, c.h * c.d_v} != {c.d_model}:
-        needed = f"h * d_k = h * d_v = {c.d_model} for torch"
-        raise ValueError(f"model must have {needed}, got h={c.h}, d_k={c.d_k}, d_v={c.d_v}")
+    if {c.h * c.key_width, c.h * c.value_width} != {c.d_model}:
+        given = f"h={c.h}, d_k={c.key_width}, d_v={c.value_width}"
+        raise ValueError(f"model must have h * d_k = h * d_v = {c.d_model} for torch, got {given}")
     with warnings.catch_warnings(action="ignore"):  # torch says that it nests no tensors
         theirs = nn.Transformer(
-            c.d_model, c.h, c.N, c.N, c.d_ff, c.P_drop, ACTIVATIONS[c.activation],
+            c.d_model, c.h, c.N, c.decoder_layers, c.d_ff, c.P_drop, ACTIVATIONS[c.activation],
             layer_norm_eps=c.eps_norm, batch_first=True, norm_first=c.norm == "pre")
-    if not c.final_norm:
+    if not c.last_norm:
         theirs.encoder.norm = theirs.decoder.norm = None
     for part in theirs.modules():
         if isinstance(part, nn.MultiheadAttention):
@@ -140,13 +141,15 @@ def to_torch(model):
     return theirs.to(next(model.parameters())).train(model.training)
 
 
+def unless_equal(decoder, encoder):
+    """The value of `Config.N_decoder` for these depths: None where the stacks are alike."""
+    return None if decoder == encoder else decoder
+
+
 def torch_choices(theirs):
     """What an `nn.Transformer` says of itself, as fields of a Config; see `from_torch`."""
     encoder, decoder, layer = theirs.encoder, theirs.decoder, theirs.encoder.layers[0]
     names = {f: name for name, f in ACTIVATIONS.items()} | {F.relu: "relu"}
-    if len(encoder.layers) != len(decoder.layers):
-        got = f"{len(encoder.layers)} and {len(decoder.layers)}"
-        raise ValueError(f"theirs must have as many encoder as decoder layers, got {got}")
     if layer.linear1.bias is None or (encoder.norm is None) != (decoder.norm is None):
         what = "biases, and a norm at the end of both stacks or of none"
         raise ValueError(f"theirs must have {what}")
@@ -154,7 +157,8 @@ def torch_choices(theirs):
         known = ", ".join(ACTIVATIONS)
         raise ValueError(f"theirs must have one of {known}, got {layer.activation}")
     return {
-        "N": len(encoder.layers), "d_model": theirs.d_model, "h": theirs.nhead,
+        "N": len(encoder.layers), "N_decoder": unless_equal(len(decoder.layers), len(encoder.layers)),
+        "d_model": theirs.d_model, "h": theirs.nhead,
         "d_ff": layer.linear1.out_features, "activation": names[layer.activation],
         "norm": "pre" if layer.norm_first else "post", "bias": True,
         "final_norm": encoder.norm is not None,
@@ -280,9 +284,8 @@ def marian_config(about, unk=1):
         ValueError: the file is of another architecture, incomplete, or has no counterpart.
     """
     if about.get("model_type") != "marian":
-        kind = about.get("model_type")
-        raise ValueError(f"config.json must have model_type 'marian', got {kind!r}")
-    for name in ("layers", "attention_heads", "ffn_dim"):
+        raise ValueError(f"config.json needs model_type 'marian', got {about.get('model_type')!r}")
+    for name in ("attention_heads", "ffn_dim"):
         one, other = (about.get(f"{side}_{name}") for side in ("encoder", "decoder"))
         if one != other:
             given = f"{one} and {other}"
@@ -295,6 +298,7 @@ def marian_config(about, unk=1):
     except KeyError as error:
         raise ValueError(f"config.json is incomplete: it lacks {error}") from None
     fields["activation"] = str(fields["activation"]).replace("silu", "swish")
+    fields["N_decoder"] = unless_equal(about.get("decoder_layers", fields["N"]), fields["N"])
     if not about.get("share_encoder_decoder_embeddings", True):
         fields |= {"source_vocab": fields["vocab"], "vocab": about.get("decoder_vocab_size")}
     return Config(**fields, unk=unk, eps_norm=1e-5, bias=True, output_bias=True)
@@ -586,7 +590,7 @@ class Guided(nn.Module):
     def step(self, ids, state):
         """As the model's, with -inf for what may not be said."""
         logits, after = self.model.step(ids, state)  # (R, vocab)
-        return self.how.guide(logits, after.past[0][0].shape[2], self.config.eos), after
+        return self.how.guide(logits, after.caches[0].K.shape[2], self.config.eos), after
 
 
 def continued(tokens, log_p, log_probs):
@@ -824,6 +828,7 @@ def marian_about(config, order):
     about = {theirs: getattr(c, ours) for ours, theirs in MARIAN_FIELDS.items()}
     twins = {k: v for k, v in about.items() if k.startswith("encoder_")}
     about |= {k.replace("en", "de", 1): v for k, v in twins.items()}
+    about["decoder_layers"] = c.decoder_layers
     ids = {"pad_token_id": pad, "eos_token_id": eos, "decoder_start_token_id": start}
     about |= REQUIRED | ids | {"model_type": "marian", "architectures": ["MarianMTModel"]}
     about |= {"scale_embedding": True, "max_position_embeddings": 1024}
@@ -887,8 +892,9 @@ def to_marian(model, vocabulary, folder):
         TypeError: the vocabulary is of another kind.
     """
     c, folder = model.config, Path(folder)
-    needed = {"norm": "post", "final_norm": False, "positions": "sinusoidal"}
-    for name, value in (needed | dict.fromkeys(("d_k", "d_v"), c.d_model / c.h)).items():
+    needed = {"norm": "post", "last_norm": False, "positions": "sinusoidal"}
+    needed |= dict.fromkeys(("key_width", "value_width"), c.d_model / c.h)
+    for name, value in needed.items():
         if (given := getattr(c, name)) != value:
             raise ValueError(f"a Marian model must have {name}={value}, got {given}")
     files, order = marian_vocabulary(vocabulary, c)
@@ -944,7 +950,7 @@ class EncoderGraph(nn.Module):
 
     def forward(self, source):
         """source (B, S) -> K (B, h, S, d_k), V (B, h, S, d_v) for each layer in turn."""
-        return [x for layer in self.model.start(source).memory for x in layer]
+        return [x for cache in self.model.start(source).memory for x in (cache.K, cache.V)]
 
 
 class StepGraph(nn.Module):
@@ -959,16 +965,16 @@ class StepGraph(nn.Module):
         self.model = model
 
     def forward(self, ids, source, *tensors):
-        """Tokens (B,), source (B, S), then K and V of each layer: the past, the memory.
+        """Tokens (B,), source (B, S), then K and V of each layer: the cache, the memory.
 
         Returns:
-            logits (B, vocab), then K and V of the past of each layer, one position longer.
+            logits (B, vocab), then K and V of each layer's cache, one position longer.
         """
-        layers = list(zip(tensors[::2], tensors[1::2]))
-        past, memory = layers[:len(layers) // 2], layers[len(layers) // 2:]
+        both = [KVCache(K, V) for K, V in zip(tensors[::2], tensors[1::2])]
+        caches, memory = both[:len(both) // 2], both[len(both) // 2:]
         mask = (source != self.model.config.pad)[:, None, None]  # (B, 1, 1, S)
-        logits, state = self.model.step(ids, State(past, memory, mask))  # (B, vocab)
-        return [logits, *(x for layer in state.past for x in layer)]
+        logits, state = self.model.step(ids, State(caches, memory, mask))  # (B, vocab)
+        return [logits, *(x for cache in state.caches for x in (cache.K, cache.V))]
 
 
 def graph_names(N):
@@ -991,11 +997,12 @@ def to_onnx(model, folder):
     """
     folder, c, twin = Path(folder), model.config, traceable(model)
     folder.mkdir(parents=True, exist_ok=True)
-    past, memory, new = graph_names(c.N)
+    past, memory, new = graph_names(c.decoder_layers)
     source, ids = torch.full((2, 3), c.eos), torch.full((2,), c.bos)
     state = twin.start(source)
-    seen = [x.repeat(1, 1, 2, 1) for layer in twin.step(ids, state)[1].past for x in layer]
-    kept = [x for layer in state.memory for x in layer]
+    begun = twin.step(ids, state)[1].caches
+    seen = [x.repeat(1, 1, 2, 1) for cache in begun for x in (cache.K, cache.V)]
+    kept = [x for cache in state.memory for x in (cache.K, cache.V)]
     axes = {"ids": {0: "B"}, "source": {0: "B", 1: "S"}, "logits": {0: "B"}}
     for names, length in ((past, "t"), (memory, "S"), (new, "t + 1")):
         axes |= {name: {0: "B", 2: length} for name in names}

@@ -16,7 +16,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +26,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file, save_model
 from tqdm import tqdm
 
+from annotated.attention import scaled_dot_product_attention
 from annotated.data import flush, replacing
 from annotated.optimization import label_smoothed_loss, learning_rate, optimizer
 
@@ -46,6 +47,7 @@ __all__ = [
     "Log",
     "not_finite",
     "Run",
+    "TrainingBackend",
     "Report",
     "train",
     "commit",
@@ -445,6 +447,27 @@ class Run:
         except FloatingPointError as error:
             raise not_finite(error, self.folder, self.step, batches[-1][-1]) from None
         return {"step": self.step, "loss": loss, "tokens": tokens, "rate": rate}
+
+
+@dataclass
+class TrainingBackend:
+    """How a process trains: where, by which attention, and what it shares with others.
+
+    Args:
+        device: where to.
+        writes: whether this process writes the folder; of several, one does.
+        attention: for the model, as in `Transformer`.
+        in_turn: a context in which one process after the other reads and writes the folder.
+        feed: gets the batches and gives those to train on.
+        start: as in `train`.
+    """
+
+    device: str = "cpu"
+    writes: bool = True
+    attention: Callable = scaled_dot_product_attention
+    in_turn: Callable = nullcontext
+    feed: Callable = lambda batches: batches
+    start: Callable = Run
 
 
 class Report:

@@ -323,16 +323,19 @@ class State:
         return State(caches, memory, self.mask[sentences])
 
 
-def _sentences_of(rows, k):
-    """The sentence of each k hypotheses, (R' / k,), of rows, (R',), k a sentence.
+def _sentences_of(rows, k, new_k=None):
+    """The sentences, (B',), whose hypotheses go on: rows, (R',), of those there were, k each.
+
+    Each sentence has new_k hypotheses now, as many as before by default.
 
     Raises:
         ValueError: the hypotheses of a sentence do not stand together.
     """
-    sentences = rows[::k] // k  # (B',)
-    together = sentences.repeat_interleave(k)  # (R',)
+    new_k = new_k or k
+    sentences = rows[::new_k] // k  # (B',)
+    together = sentences.repeat_interleave(new_k)  # (R',)
     if rows.device.type == "cpu" and not torch.equal(rows // k, together):
-        wanted = f"keep the {k} hypotheses of a sentence together"
+        wanted = f"keep the {new_k} hypotheses of a sentence together"
         raise ValueError(f"rows must {wanted}, got {rows.tolist()}")
     return sentences
 

@@ -182,6 +182,8 @@ def check_imports(here: str, imports, order: dict[str, str], refuse) -> bool:
             root, _, rest = name.partition(".")
             if root == "annotated":
                 wanted = rest.split(".")[0]
+                if not wanted and isinstance(node, ast.ImportFrom) and {a.name for a in node.names} <= {"__version__", "load"}:
+                    continue  # what `annotated/__init__.py` itself holds
                 if not wanted:
                     refuse(cell, node, "import from the chapter's module: `from annotated.attention import ...`")
                 elif wanted not in order:

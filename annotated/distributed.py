@@ -1,0 +1,283 @@
+"""Several GPUs.
+
+Generated from book/L-distributed.md by tools/tangle.py: edit the chapter, not this file.
+"""
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from annotated.gpu import (
+    FastUpdate,
+    Objective,
+    Prefetch,
+    TrainStep,
+    compiled,
+    fuse,
+    fused_attention,
+    loss_piece,
+    precision_context,
+)
+from annotated.graphs import CudaGraphTrainStep
+from annotated.training import Run, TrainingBackend, list_checkpoints
+from annotated.transformer import Transformer
+
+__all__ = [
+    "ProcessGroup",
+    "DistributedUpdate",
+    "report_lost_process",
+    "DistributedRun",
+    "torchrun_group",
+    "fast_run",
+    "fast_backend",
+    "shard",
+]
+
+
+@dataclass
+class ProcessGroup:
+    """The processes that train together, seen from one of them (section 5.2).
+
+    Args:
+        rank, size: which one this is, and of how many.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    def share(self, batches: list) -> list:
+        """This process's share of an update's batches.
+
+        Raises:
+            ValueError: they cannot be shared equally.
+        """
+        if len(batches) % self.size:
+            number = f"{len(batches)} batches for {self.size} processes"
+            raise ValueError(f"accumulate must be a multiple of the processes, got {number}")
+        return batches[self.rank :: self.size]
+
+    def wrap(self, objective: nn.Module) -> nn.Module:
+        """The objective, its gradients averaged over all processes."""
+        if self.size == 1:
+            return objective
+        return nn.parallel.DistributedDataParallel(objective)
+
+    def no_sync(self, objective: nn.Module, more: bool) -> AbstractContextManager:
+        """A context that sends nothing, while more batches of the update are to come."""
+        sends = hasattr(objective, "no_sync")
+        return objective.no_sync() if more and sends else nullcontext()
+
+    def mean(self, value: Tensor) -> Tensor:
+        """The mean over all processes of a tensor."""
+        if self.size > 1:
+            dist.all_reduce(value)
+        return value / self.size
+
+    def any(self, asked: bool) -> bool:
+        """Whether any process has been asked; all wait here, and a lost one is noticed."""
+        flag = torch.tensor(int(asked))  # on the CPU, so that no GPU waits
+        if self.size > 1:
+            dist.all_reduce(flag, dist.ReduceOp.MAX)
+        return bool(flag)
+
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """The first process goes alone, the others after it."""
+        if self.rank:
+            self.any(False)
+        yield
+        if not self.rank:
+            self.any(False)
+
+
+class DistributedUpdate(FastUpdate):
+    """`FastUpdate` on each of several processes.
+
+    Args:
+        step: a `TrainStep`, its objective wrapped by the group.
+        group: the processes; each is given all batches and computes its own.
+
+    Raises:
+        ValueError: the step is recorded, and there are several processes.
+    """
+
+    def __init__(self, step: TrainStep, group: ProcessGroup):
+        super().__init__(step)
+        if group.size > 1 and isinstance(step, CudaGraphTrainStep):
+            raise ValueError("a recorded step sends no gradients: use TrainStep with several processes")
+        self.group = group
+
+    def passes(self, batches: list, tokens: int, device: torch.device) -> Tensor:
+        """Add the gradients of the mean loss over all tokens; returns that loss."""
+        total = torch.zeros((), device=device)
+        # DDP and FSDP take the mean over processes; the sum is wanted.
+        scale = torch.full((), self.group.size / tokens, device=device)
+        mine = self.group.share(batches)
+        for number, batch in enumerate(mine, 1):
+            with self.group.no_sync(self.step.objective, number < len(mine)):
+                source, target = (ids.to(device, non_blocking=True) for ids in batch)
+                total += self.step(source, target, scale)
+        return self.group.mean(total)
+
+
+@contextmanager
+def report_lost_process(group: ProcessGroup, folder: Path | None = None) -> Iterator[None]:
+    """Inside, the loss of a process of the group is an error that says what is kept.
+
+    Raises:
+        ConnectionError: another process was lost.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        words = r"gloo|nccl|connection|peer|socket|timed? ?out"
+        if group.size == 1 or not re.search(words, str(error), re.IGNORECASE):
+            raise
+        found = list_checkpoints(folder)[-1:] if folder else []
+        kept = f"checkpoint {found[0].name} is whole; " if found else ""
+        lost = f"process {group.rank} of {group.size} has lost another one"
+        what = f"{lost}; {kept}the same command goes on, with as many processes or fewer"
+        raise ConnectionError(what) from error
+
+
+@dataclass
+class DistributedRun(Run):
+    """A `Run` of several processes that stay in step; the first has the folder."""
+
+    group: ProcessGroup = field(default_factory=ProcessGroup)
+
+    def stops(self, signals: list) -> bool:
+        """Whether anybody was asked to stop."""
+        with report_lost_process(self.group, self.folder):
+            return self.group.any(bool(signals))
+
+    def resume(self, keep: int, every: int = 1) -> "DistributedRun":
+        """Go on from the first process's newest checkpoint."""
+        super().resume(keep, every)
+        if self.group.size > 1:
+            saved = self.adam.state_dict()
+            averages = saved["state"].items()
+            state = {i: {k: v.cpu() for k, v in kept.items()} for i, kept in averages}
+            sent = [(self.step, self.epoch, self.position), state]
+            dist.broadcast_object_list(sent)
+            (self.step, self.epoch, self.position), saved["state"] = sent
+            self.adam.load_state_dict(saved)
+            for tensor in self.model.state_dict().values():
+                dist.broadcast(tensor, 0)
+        return self
+
+    def advance(self, coming: Iterator, recipe) -> dict:
+        """One update, together."""
+        with report_lost_process(self.group, self.folder):
+            return super().advance(coming, recipe)
+
+
+@contextmanager
+def torchrun_group(device: str) -> Iterator[ProcessGroup]:
+    """The group that torchrun has started, or a group of one; ended when the context ends.
+
+    Args:
+        device: "cpu" or "cuda".
+
+    A process that is silent for ANNOTATED_TIMEOUT_MINUTES, 30 by default, counts as lost.
+
+    Raises:
+        ValueError: more processes than GPUs.
+    """
+    size = int(os.environ.get("WORLD_SIZE", 1))
+    if size == 1:
+        yield ProcessGroup()
+        return
+    gpus = torch.device(device).type == "cuda"
+    if gpus:
+        local = int(os.environ["LOCAL_RANK"])
+        found = torch.cuda.device_count()
+        if local >= found:
+            raise ValueError(f"this machine has {found} GPUs: start at most as many processes")
+        torch.cuda.set_device(local)
+    minutes = float(os.environ.get("ANNOTATED_TIMEOUT_MINUTES", 30))
+    backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(minutes=minutes))
+    # When one is lost, torchrun ends the others at once; they have to say first what is kept.
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    yield ProcessGroup(dist.get_rank(), size)
+    signal.signal(signal.SIGTERM, before)
+    dist.destroy_process_group()  # not after an error: it would wait for a lost process
+
+
+def fast_run(
+    model: Transformer, adam: torch.optim.Optimizer, folder: Path | None,
+    precision: str | None = None, compile: bool = False, group: ProcessGroup | None = None,
+) -> DistributedRun:
+    """The run of a fast training: the model fused, perhaps compiled, shared (section 5.2).
+
+    Args:
+        model, adam, folder: as for `Run`.
+        precision: as for `precision_context`; default: bfloat16 on a GPU, else float32.
+        compile: whether to compile the layers and the loss.
+        group: the processes; by default this one alone.
+    """
+    group = group or ProcessGroup()
+    fuse(model)
+    compute = loss_piece
+    if compile:
+        compiled(model)
+        compute = torch.compile(loss_piece, dynamic=True)
+    kind = next(model.parameters()).device.type
+    name = precision or ("bfloat16" if kind == "cuda" else "float32")
+    objective = group.wrap(Objective(model, compute=compute))
+    update = DistributedUpdate(TrainStep(objective, precision_context(name, kind)), group)
+    return DistributedRun(model, adam, folder, update=update, group=group)
+
+
+@contextmanager
+def fast_backend(
+    device: str, precision: str | None = None, compile: bool = False, folder: Path | None = None
+) -> Iterator[TrainingBackend]:
+    """Chapter 10's `TrainingBackend` for a GPU, and for several processes.
+
+    Args:
+        device: "cpu" or "cuda"; of several GPUs each process takes its own.
+        precision, compile: as for `fast_run`.
+        folder: of the training, for the message about a lost process.
+    """
+    with torchrun_group(device) as group:
+        if group.size > 1 and device == "cuda":
+            device = f"cuda:{os.environ['LOCAL_RANK']}"
+        start = partial(fast_run, precision=precision, compile=compile, group=group)
+        with report_lost_process(group, folder):
+            yield TrainingBackend(
+                device, group.rank == 0, fused_attention, group.in_turn, Prefetch, start)
+
+
+def shard(objective: Objective, group: ProcessGroup, device: str = "cpu") -> nn.Module:
+    """Leave each process its share of the weights, layer by layer, in place (FSDP).
+
+    Make the optimizer afterwards; gradients are means over processes, as with
+    `ProcessGroup.wrap`.
+
+    Args:
+        objective: the same in every process.
+        group: the processes.
+        device: "cpu" or "cuda".
+
+    Returns:
+        the objective.
+    """
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = dist.device_mesh.init_device_mesh(torch.device(device).type, (group.size,))
+    model = objective.model
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(objective, mesh=mesh)

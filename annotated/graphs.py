@@ -1,0 +1,285 @@
+"""CUDA graphs.
+
+Generated from book/K-graphs.md by tools/tangle.py: edit the chapter, not this file.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from annotated.gpu import TrainStep
+from annotated.transformer import State, Transformer, _sentences_of
+
+__all__ = ["record_cuda_graph", "CudaGraphTrainStep", "StaticKVCache", "CudaGraphDecoder", "compile_steps"]
+
+
+def record_cuda_graph(work: Callable, pool=None):
+    """Record what a function does on a GPU, as a CUDA graph.
+
+    Args:
+        work: called without arguments, three times; what it reads must stay where it is.
+        pool: memory of an earlier recording that never runs at the same time.
+
+    Returns:
+        the graph, and what work returned, which every replay fills anew.
+    """
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    # Only this thread is bound by the rules of recording: another may be making batches.
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        result = work()
+    return graph, result
+
+
+class CudaGraphTrainStep(TrainStep):
+    """A `TrainStep` that is recorded once for each shape, as a CUDA graph, and replayed.
+
+    Batches should have few shapes (`StaticBatches`); one process only.
+    """
+
+    frees_gradients = False  # a recording adds to the gradients where they lay
+
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        self.known = {}
+        self.pool = None
+
+    def __call__(self, source: Tensor, target: Tensor, scale: Tensor) -> Tensor:
+        """As `TrainStep`."""
+        batch = (source, target, scale)
+        if not source.is_cuda:
+            return super().__call__(*batch)
+        shapes = tuple(x.shape for x in batch)
+        if shapes not in self.known:
+            self.known[shapes] = self._record([x.clone() for x in batch])
+        graph, places, loss = self.known[shapes]
+        for place, x in zip(places, batch):
+            place.copy_(x)
+        graph.replay()
+        return loss.clone()
+
+    def _record(self, places):
+        """Record the passes; the gradients of making them are taken back."""
+        weights = list(self.objective.parameters())
+        before = [None if w.grad is None else w.grad.clone() for w in weights]
+        drawn = torch.cuda.get_rng_state()
+        graph, loss = record_cuda_graph(partial(super().__call__, *places), self.pool)
+        torch.cuda.set_rng_state(drawn)  # the passes of recording have used up random numbers
+        self.pool = self.pool or graph.pool()
+        for w, old in zip(weights, before):
+            w.grad.zero_() if old is None else w.grad.copy_(old)
+        return graph, places, loss
+
+
+@dataclass
+class StaticKVCache:
+    """A `KVCache` with L places, which are written where they lie.
+
+    Args:
+        K: (R, h, L, d_k).
+        V: (R, h, L, d_v).
+        t: how many positions are written, (1,); all layers share it.
+        mask: which places may be looked at, (1, L); all layers share it.
+    """
+
+    K: Tensor
+    V: Tensor
+    t: Tensor
+    mask: Tensor
+
+    def next_positions(self, n: int = 1) -> Tensor:
+        """The number of the next position, (1,); only one at a time."""
+        return self.t
+
+    def update(self, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+        """Write the keys (R, h, 1, d_k) and values of one position; returns all places."""
+        self.K.index_copy_(2, self.t, K)
+        self.V.index_copy_(2, self.t, V)
+        return self.K, self.V
+
+    def copy(self) -> "StaticKVCache":
+        """This cache: a step of a recording changes it in place."""
+        return self
+
+
+class _Buffers:
+    """Where a recorded step of decoding finds what it reads, always in the same places.
+
+    Args:
+        model: a Transformer.
+        B, k: sentences, and hypotheses of each; R = B k.
+        L, S: positions of the target, and of the source.
+    """
+
+    def __init__(self, model, B, k, L, S):
+        c = model.config
+        weight = next(model.parameters()).detach()
+        N, widths = c.decoder_layers, (c.key_width, c.value_width)
+        whole = partial(torch.zeros, dtype=torch.long, device=weight.device)
+        bits = partial(torch.zeros, dtype=torch.bool, device=weight.device)
+        self.ids, self.t, self.places = whole(B * k), whole(1), whole(L)
+        torch.arange(L, out=self.places)
+        self.seen, mask = bits(1, L), bits(B, 1, 1, S)
+        self.past = [weight.new_zeros(N, B * k, c.h, L, width) for width in widths]
+        self.memory = [weight.new_zeros(N, B, c.h, S, width) for width in widths]
+        caches = [StaticKVCache(K, V, self.t, self.seen) for K, V in zip(*self.past)]
+        memory = [StaticKVCache(K, V, self.t, mask) for K, V in zip(*self.memory)]
+        self.state = State(caches, memory, mask)
+        self.owner = self.graph = self.logits = None
+
+    def step(self, model):
+        """Logits (R, vocab) after the last tokens, whose keys and values are written."""
+        torch.le(self.places, self.t, out=self.seen[0])
+        return model.step(self.ids, self.state)[0]  # (R, vocab)
+
+    def empty(self):
+        """Forget what an earlier search left."""
+        for place in (*self.past, *self.memory, self.state.mask):
+            place.zero_()
+
+
+@dataclass(eq=False)
+class _BufferState:
+    """What a search by `CudaGraphDecoder` remembers; a step or a move uses it up.
+
+    Args:
+        decoder: where buffers come from.
+        buffers: those in use.
+        rows: hypotheses, the first of the buffers.
+        k: of these for each sentence.
+        t: positions so far.
+    """
+
+    decoder: nn.Module
+    buffers: _Buffers
+    rows: int
+    k: int = 1
+    t: int = 0
+
+    def __post_init__(self):
+        self.buffers.owner = self
+
+    def check(self, ids=None):
+        """Refuse to go on in buffers that another state uses by now, and a wrong number of ids."""
+        fault = ""
+        if self.buffers.owner is not self:
+            fault = "this state was used before: keep the newer one, or start again"
+        elif ids is not None and ids.shape != (self.rows,):
+            fault = f"ids must be ({self.rows},), not {tuple(ids.shape)}"
+        if fault:
+            raise ValueError(fault)
+
+    def select(self, rows):
+        """Go on with hypotheses rows, (R',), as many a sentence as before, side by side."""
+        return self.move(rows, self.k, len(self.buffers.places))
+
+    def repeat(self, k):
+        """k hypotheses in the place of each one."""
+        rows = torch.arange(self.rows, device=self.buffers.ids.device)  # (R,)
+        return self.move(rows.repeat_interleave(k), self.k * k, len(self.buffers.places))
+
+    @torch.inference_mode()
+    def move(self, rows, k, L):
+        """Hypotheses rows, (R',), k a sentence, go on in buffers of L positions that fit them."""
+        self.check()
+        old, new = self.buffers, self.buffers  # if none goes on, no others are needed
+        sentences = _sentences_of(rows, self.k, k)  # (B',)
+        if len(rows):
+            S = old.state.mask.shape[-1]
+            new = self.decoder.buffers_for(len(sentences), k, L, S)
+        if new is not old:
+            new.empty()
+        for x, place in zip(old.past, new.past):
+            place[:, : len(rows), :, : self.t] = x[..., : self.t, :].index_select(1, rows)
+        for x, place in zip(old.memory, new.memory):
+            place[:, : len(sentences)] = x.index_select(1, sentences)
+        new.state.mask[: len(sentences)] = old.state.mask.index_select(0, sentences)
+        old.owner = None
+        return _BufferState(self.decoder, new, len(rows), k, self.t)
+
+
+class CudaGraphDecoder(nn.Module):
+    """A Transformer whose steps of decoding have few shapes and are replayed on a GPU.
+
+    It writes what the model writes. Searches share its buffers: one at a time. Choose device
+    and precision before, use no autocast; weights may be written to later, but not replaced.
+
+    Args:
+        model: a Transformer, fused or not, of any precision.
+        least: positions of the smallest buffers, on either side.
+    """
+
+    def __init__(self, model: Transformer, least: int = 32):
+        super().__init__()
+        self.model = model
+        self.config = model.config
+        self.least = least
+        self.known = {}
+        self.pool = None
+        self.train(model.training)  # a new module would say that it trains
+
+    def buffers_for(self, B: int, k: int, L: int, S: int) -> _Buffers:
+        """The buffers of these sizes, rounded up."""
+        least = (B, 1), (L, self.least), (S, self.least)
+        B, L, S = (1 << (max(pair) - 1).bit_length() for pair in least)
+        if (B, k, L, S) not in self.known:
+            self.known[B, k, L, S] = _Buffers(self.model, B, k, L, S)
+        return self.known[B, k, L, S]
+
+    @torch.inference_mode()
+    def start(self, source: Tensor) -> _BufferState:
+        """The state before the first step, a hypothesis a sentence of source, (B, S)."""
+        begun, (B, S) = self.model.start(source), source.shape
+        buffers = self.buffers_for(B, 1, 1, S)
+        buffers.empty()
+        for place, layers in zip(buffers.memory, zip(*((c.K, c.V) for c in begun.memory))):
+            place[:, :B, :, :S] = torch.stack(layers)
+        buffers.state.mask[:B, ..., :S] = begun.mask
+        return _BufferState(self, buffers, B)
+
+    @torch.inference_mode()
+    def step(self, ids: Tensor, state: _BufferState) -> tuple[Tensor, _BufferState]:
+        """Logits (R, vocab) for the token after ids, (R,), and a new state; the old is used up."""
+        state.check(ids)
+        L = len(state.buffers.places)
+        if state.t == L:
+            state = state.move(torch.arange(len(ids), device=ids.device), state.k, 2 * L)
+        buffers = state.buffers
+        buffers.ids[: len(ids)] = ids
+        buffers.t.fill_(state.t)
+        logits = self._replay(buffers)[: len(ids)].clone()  # (R, vocab)
+        return logits, _BufferState(self, buffers, len(ids), state.k, state.t + 1)
+
+    def _replay(self, buffers):
+        """The step of some buffers, recorded where it can be."""
+        if not buffers.t.is_cuda:
+            return buffers.step(self.model)
+        if buffers.graph is None:
+            work = partial(buffers.step, self.model)
+            buffers.graph, buffers.logits = record_cuda_graph(work, self.pool)
+            self.pool = self.pool or buffers.graph.pool()
+        buffers.graph.replay()
+        return buffers.logits
+
+
+def compile_steps(model: Transformer, backend: str | Callable = "inductor") -> Transformer:
+    """Compile the decoder layers' steps in place, one program for all shapes.
+
+    Args:
+        model: a Transformer.
+        backend: as in `torch.compile`.
+
+    Returns:
+        the model.
+    """
+    for layer in model.decoder.layers:
+        layer.step = torch.compile(layer.step, dynamic=True, backend=backend)
+    return model

@@ -1,0 +1,169 @@
+"""Several processes must make the updates of one, end together, and go on in any number."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+
+import pytest
+import torch
+from test_gpu import close, model_of, some_pairs
+
+from annotated import cli, gpu
+from annotated.data import Batches, make_batch
+from annotated.distributed import (
+    DistributedRun,
+    DistributedUpdate,
+    ProcessGroup,
+    fast_run,
+    report_lost_process,
+    shard,
+    torchrun_group,
+)
+from annotated.graphs import CudaGraphTrainStep
+from annotated.training import Recipe, Run, train
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", str(torch.cuda.device_count()))
+    with pytest.raises(ValueError, match="at most as many processes"), torchrun_group("cuda"):
+        pass
+
+
+def start_two(function, folder, *arguments):
+    "Call a function of this file in two processes, each with (rank, *arguments); wait, and check both."
+    code = f"import sys; sys.path[:0] = {sys.path!r}; import test_distributed; test_distributed.{function}(*{list(map(str, arguments))!r})"
+    quiet = os.environ | {"OMP_NUM_THREADS": "1"}
+    meet = f"file://{folder}/meet"
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], env=quiet | {"RANK": str(r), "MEET": meet}, stderr=subprocess.PIPE, text=True)
+        for r in (0, 1)
+    ]
+    for process in started:
+        said = process.communicate(timeout=120)[1]
+        assert process.returncode == 0, said[-2000:]
+
+
+def group_here():
+    torch.set_num_threads(1)
+    rank = int(os.environ["RANK"])
+    torch.distributed.init_process_group("gloo", init_method=os.environ["MEET"], rank=rank, world_size=2)
+    return ProcessGroup(rank, 2)
+
+
+def run_of(group, folder, **changes):
+    "A training of six updates of four batches each, as `train` gets it from the command line."
+    recipe = Recipe(**{"steps": 6, "warmup": 2, "accumulate": 4, "save_every": 3, "seed": 5} | changes)
+    model = model_of()
+    start = partial(fast_run, group=group)
+    log = train(model, recipe, Batches(some_pairs(60), 30, 30), folder if group.rank == 0 else None, start=start)
+    return model, log
+
+
+def in_two_processes(folder):
+    "Whatever needs two processes, at once, because starting them takes longer."
+    group = group_here()
+    assert group.any(group.rank == 1) is True and group.any(False) is False
+    parts = group.share(list(range(6)))
+    assert parts == [[0, 2, 4], [1, 3, 5]][group.rank]
+    model, log = run_of(group, f"{folder}/two")
+    model_begun, _ = run_of(group, f"{folder}/begun")  # one process has made three updates of these
+    if group.rank == 0:
+        torch.save([model.state_dict(), model_begun.state_dict(), [line["loss"] for line in log]], f"{folder}/found.pt")
+        assert not log[0]["loss"] != log[0]["loss"]
+    torch.manual_seed(0)
+    sharded = shard(gpu.Objective(gpu.fuse(model_of())), group)
+    (sharded(*make_batch(some_pairs(30)[group.rank :: 2])) * 2).backward()
+    held = sum(p.to_local().numel() for p in sharded.parameters())
+    whole = [p.grad.full_tensor().flatten() for p in sharded.parameters()]
+    if group.rank == 0:
+        torch.save([held, whole], f"{folder}/sharded.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_make_the_training_of_one(tmp_path):
+    plain = model_of()
+    recipe = Recipe(steps=6, warmup=2, accumulate=4, save_every=3, seed=5)
+    lines = train(plain, recipe, Batches(some_pairs(60), 30, 30), tmp_path / "one")
+    run_of(ProcessGroup(), tmp_path / "begun", steps=3)
+    start_two("in_two_processes", tmp_path, tmp_path)
+    two, begun, losses = torch.load(tmp_path / "found.pt")
+    close(torch.tensor(losses), torch.tensor([line["loss"] for line in lines]))
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(two[name], value, atol=1e-4, rtol=1e-3)
+        torch.testing.assert_close(begun[name], value, atol=1e-4, rtol=1e-3)
+    resumed = [json.loads(line)["step"] for line in (tmp_path / "begun/log.jsonl").read_text().splitlines()]
+    assert resumed == [1, 2, 3, 4, 5, 6]
+    again, _ = run_of(ProcessGroup(), tmp_path / "two", steps=8)  # begun by two, one goes on
+    assert sorted(p.name for p in (tmp_path / "two/checkpoints").iterdir()) == ["0000003", "0000006", "0000008"]
+
+    held, shares = torch.load(tmp_path / "sharded.pt")
+    alone = gpu.Objective(gpu.fuse(model_of()))
+    alone(*make_batch(some_pairs(30))).backward()
+    numbers = sum(p.numel() for p in alone.parameters())
+    assert 0.4 * numbers < held < 0.6 * numbers
+    close(torch.cat(shares), torch.cat([p.grad.flatten() for p in alone.parameters()]))
+
+
+def annotated_train(folder, *more):
+    options = "train --corpus grammar --preset tiny --d_model 32 --d_ff 32 --h 2 --P_drop 0 --fast --device cpu --score 0"
+    options += " --warmup 4 --source_tokens 100 --target_tokens 100 --accumulate 2 --save_every 20"
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "annotated"]
+    return [*start, *options.split(), "--out", str(folder), *more]
+
+
+def test_a_lost_process_ends_the_job_with_a_line_and_a_checkpoint(tmp_path):
+    quiet = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = annotated_train(tmp_path / "model", "--steps", "100000")
+    job = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=quiet, start_new_session=True)
+    try:
+        limit = time.monotonic() + 100
+        while not list((tmp_path / "model/checkpoints").glob("[0-9]*")) and time.monotonic() < limit:
+            assert job.poll() is None, job.stderr.read()[-2000:]
+            time.sleep(0.05)
+        tree = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(job.pid)], capture_output=True, text=True).stdout
+        workers = [int(line.split()[0]) for line in tree.splitlines() if "annotated" in line]
+        assert len(workers) == 2, tree
+        os.kill(workers[1], signal.SIGKILL)
+        said = job.communicate(timeout=100)[1]
+    finally:
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+    assert job.returncode != 0
+    assert re.search(r"annotated train: process \d of 2 has lost another one; checkpoint \d{7} is whole; the same command", said), said[-3000:]
+    step = int(sorted((tmp_path / "model/checkpoints").glob("[0-9]*"))[-1].name)
+    alone = command[command.index("annotated") + 1 :]
+    alone[alone.index("100000")] = str(step + 2)
+    assert cli.main(alone) == 0  # one process goes on
+    steps = [json.loads(line)["step"] for line in (tmp_path / "model/log.jsonl").read_text().splitlines()]
+    assert max(steps) == step + 2
+
+
+def test_batches_that_cannot_be_shared_are_refused():
+    with pytest.raises(ValueError, match="accumulate must be a multiple of the processes, got 3 batches for 2"):
+        ProcessGroup(0, 2).share([1, 2, 3])
+
+
+def test_another_error_is_not_taken_for_a_lost_process(tmp_path):
+    for group, message in ((ProcessGroup(0, 2), "shape mismatch"), (ProcessGroup(), "gloo: connection closed")):
+        with pytest.raises(RuntimeError, match=message), report_lost_process(group):
+            raise RuntimeError(message)
+    with pytest.raises(ConnectionError, match="process 1 of 2 has lost another one; the same"), report_lost_process(ProcessGroup(1, 2)):
+        raise RuntimeError("Connection closed by peer")
+
+
+def test_a_run_of_one_process_is_a_run(tmp_path):
+    run = DistributedRun(model_of(), None)
+    assert isinstance(run, Run) and run.stops([2]) and not run.stops([])
+
+
+def test_a_recorded_step_with_several_processes_is_refused():
+    step = CudaGraphTrainStep(gpu.Objective(model_of()))
+    DistributedUpdate(step, ProcessGroup())
+    with pytest.raises(ValueError, match="sends no gradients"):
+        DistributedUpdate(step, ProcessGroup(0, 2))
