@@ -892,10 +892,12 @@ def to_marian(model, vocabulary, folder):
         TypeError: the vocabulary is of another kind.
     """
     c, folder = model.config, Path(folder)
-    needed = {"norm": "post", "last_norm": False, "positions": "sinusoidal"}
-    needed |= dict.fromkeys(("key_width", "value_width"), c.d_model / c.h)
-    for name, value in needed.items():
-        if (given := getattr(c, name)) != value:
+    wanted = {
+        "norm": (c.norm, "post"), "final_norm": (c.last_norm, False),
+        "positions": (c.positions, "sinusoidal"),
+        "d_k": (c.key_width, c.d_model / c.h), "d_v": (c.value_width, c.d_model / c.h)}
+    for name, (given, value) in wanted.items():
+        if given != value:
             raise ValueError(f"a Marian model must have {name}={value}, got {given}")
     files, order = marian_vocabulary(vocabulary, c)
     twin = with_biases(model)

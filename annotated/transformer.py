@@ -249,7 +249,7 @@ class DecoderLayer(nn.Module):
 
     def _look_across(self, x, memory, mask):
         # The R / B hypotheses of a sentence are so many queries to its one memory.
-        queries = x.reshape(len(memory.K), -1, x.shape[-1])  # (B, R / B, d_model)
+        queries = x.reshape(memory.K.shape[0], -1, x.shape[-1])  # (B, R / B, d_model)
         return self.cross_attention.attend(queries, memory.K, memory.V, mask).reshape(x.shape)
 
 

@@ -63,7 +63,8 @@ def published(folder, seed=3, **change):
     torch.manual_seed(seed)
     c = {**SIZES, "activation_function": "swish", "scale_embedding": True, **change}
     for name in ("layers", "attention_heads", "ffn_dim"):
-        c[f"encoder_{name}"] = c[f"decoder_{name}"] = c.pop(name)
+        c[f"encoder_{name}"] = c.pop(name)
+        c.setdefault(f"decoder_{name}", c[f"encoder_{name}"])
     ids = {"pad_token_id": c["vocab_size"] - 1, "eos_token_id": 0, "forced_eos_token_id": 0}
     c = {"decoder_start_token_id": c["vocab_size"] - 1, **ids, **c}
     model = MarianMTModel(MarianConfig(**c)).eval()
@@ -290,7 +291,8 @@ def with_tensor(name, tensor):
 BAD = {
     "another architecture": ({"model_type": "bart"}, "model_type 'marian', got 'bart'"),
     "pre-norm": ({"normalize_before": True}, "normalize_before False"),
-    "unequal stacks": ({"decoder_layers": 1}, "equal layers, got 2 and 1"),
+    "unequal heads": ({"decoder_attention_heads": 1}, "equal attention_heads, got "),
+    "unequal stacks": ({"decoder_layers": 1}, "has no counterpart"),
     "unknown activation": ({"activation_function": "tanh"}, "activation must be one of"),
     "other sizes": ({"encoder_ffn_dim": 14, "decoder_ffn_dim": 14}, "must have the shape"),
     "no number": ({"d_model": None}, "d_model must be a whole number"),
@@ -452,6 +454,21 @@ def test_in_and_out_again_gives_the_same_folder(tmp_path, name):
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize("decoder", [1, 3])
+def test_stacks_of_unequal_depth_pass_both_ways(trained, tmp_path, decoder):
+    theirs = published(tmp_path / "given", decoder_layers=decoder)
+    ours = from_marian(tmp_path / "given")
+    assert (ours.config.N, ours.config.N_decoder) == (SIZES["layers"], None if decoder == SIZES["layers"] else decoder)
+    source, target = sources(), torch.randint(1, 58, (7, 9))
+    target[:, 0] = ours.config.bos
+    with torch.no_grad():
+        made = theirs(input_ids=source, attention_mask=(source != ours.config.pad).long(), decoder_input_ids=target).logits
+        torch.testing.assert_close(ours(source, target), made, rtol=0, atol=1e-5)
+    model = Transformer(replace(trained[0].config, N=2, N_decoder=decoder)).eval()
+    to_marian(model, trained[1], tmp_path / "made")
+    assert len(from_marian(tmp_path / "made").decoder.layers) == decoder
+
+
 @pytest.mark.parametrize("change", [{"norm": "pre"}, {"positions": "learned"}, {"d_k": 3}, {"final_norm": True}], ids=str)
 def test_what_has_no_counterpart_there_is_named(trained, tmp_path, change):
     model = Transformer(replace(trained[0].config, **change))
@@ -469,9 +486,10 @@ def test_what_has_no_counterpart_there_is_named(trained, tmp_path, change):
 
 
 @pytest.mark.parametrize("norm,final,activation", [("post", False, "relu"), ("pre", True, "gelu"), ("post", True, "swish")])
-def test_torch_gives_the_same_and_gives_it_back(norm, final, activation):
+@pytest.mark.parametrize("decoder", [None, 1, 3])
+def test_torch_gives_the_same_and_gives_it_back(norm, final, activation, decoder):
     torch.manual_seed(0)
-    config = Config(N=2, d_model=22, d_ff=13, h=11, vocab=17, bias=True, norm=norm, final_norm=final,
+    config = Config(N=2, N_decoder=decoder, d_model=22, d_ff=13, h=11, vocab=17, bias=True, norm=norm, final_norm=final,
                     activation=activation, P_drop=0.2, P_drop_attention=0.3, P_drop_ffn=0.4)
     ours = Transformer(config).eval()
     for p in ours.parameters():
@@ -494,7 +512,7 @@ def test_what_torch_cannot_say_is_refused():
     with pytest.raises(TypeError, match="nn.Transformer, got Linear"):
         from_torch(nn.Linear(2, 2), 5)
     uneven = partial(nn.Transformer, 8, 2, dim_feedforward=4)
-    for theirs in (uneven(1, 2), uneven(1, 1, bias=False), uneven(1, 1, activation=torch.tanh)):
+    for theirs in (uneven(1, 1, bias=False), uneven(1, 1, activation=torch.tanh)):
         with pytest.raises(ValueError, match="^theirs must have"):
             from_torch(theirs, 5)
     with pytest.raises(ValueError, match="d_k=3"):
@@ -503,6 +521,7 @@ def test_what_torch_cannot_say_is_refused():
 
 GRAPHS = [
     {},
+    {"N_decoder": 1},
     {"source_vocab": 13, "output_bias": True, "bias": True, "activation": "swish"},
     {"norm": "pre", "final_norm": True, "positions": "learned", "max_positions": 40, "d_k": 3, "d_v": 7},
 ]
@@ -515,12 +534,12 @@ def test_onnx_computes_the_same_for_every_shape(tmp_path, change):
     c = model.config
     to_onnx(model, tmp_path)
     encoder, step = (onnxruntime.InferenceSession(tmp_path / f"{name}.onnx") for name in ("encoder", "step"))
-    past, memory, _ = interop.graph_names(c.N)
+    past, memory, _ = interop.graph_names(c.decoder_layers)
     for B, S in ((5, 7), (1, 1), (3, 11)):
         source, target = torch.randint(4, 13, (B, S)), torch.randint(4, 17, (B, 6))
         source[-1, S // 2 + 1 :] = 0
         kept = dict(zip(memory, encoder.run(None, {"source": source.numpy()})))
-        kept |= {name: np.zeros((B, c.h, 0, c.d_k if name.endswith("K") else c.d_v), np.float32) for name in past}
+        kept |= {name: np.zeros((B, c.h, 0, c.key_width if name.endswith("K") else c.value_width), np.float32) for name in past}
         with torch.no_grad():
             expected = model(source, target).numpy()
         for t in range(6):
@@ -546,6 +565,6 @@ def test_shape_comments_hold(tmp_path):
         load_marian(tmp_path, kind=PublishedTranslator).translate(["The man sleeps."], beam=2)
         plain, source, ids = interop.traceable(model), sources(), torch.zeros(7, dtype=torch.long)
         state = plain.start(source)
-        flat = [x for layers in (state.past, state.memory) for layer in layers for x in layer]
+        flat = [x for cache in (*state.caches, *state.memory) for x in (cache.K, cache.V)]
         interop.StepGraph(plain)(ids, source, *flat)
     assert not shapes.unseen(seen, interop)
