@@ -76,9 +76,9 @@ def _put_back(path: Path, old: Path) -> None:
 
 def _usual_permissions(path: Path) -> int:
     """The permissions that a new file gets here; the path is used for a moment."""
-    path.touch()
-    mode = path.stat().st_mode & 0o777
-    path.unlink()
+    path.mkdir()  # a folder, because a kill may leave it, and whoever cleans up expects one
+    mode = path.stat().st_mode & 0o666
+    path.rmdir()
     return mode
 
 

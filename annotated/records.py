@@ -176,7 +176,7 @@ def _sitting(begun: dict, now: dict, free: tuple[str, ...]) -> dict:
     """The entry of run.json's `continued` for a run that goes on."""
     noted = {name: now[name] for name in ("command", "commit", "uncommitted", "date")}
     differ = {n: now[n] for n in ("machine", "versions") if now[n] != begun.get(n)}
-    parts = now, *(part for part in now.values() if isinstance(part, dict))
+    parts = *(part for part in now.values() if isinstance(part, dict)), now
     loose = {name: part[name] for part in parts for name in free if name in part}
     after = {"after": begun["failed"]} if "failed" in begun else {}
     return noted | differ | loose | after
@@ -213,11 +213,10 @@ class Record:
             anew: replace the record that is there, if any, instead of going on with it.
         """
         record, now = cls(folder), provenance(packages, **what)
-        if anew:
-            (record.folder / "scores.json").unlink(missing_ok=True)
+        for name in ("run.json", "scores.json") if anew else ():
+            (record.folder / name).unlink(missing_ok=True)
         with record.change("run.json") as run:
-            if not run or anew:
-                run.clear()
+            if not run:
                 run.update(now)
             else:
                 check_same(folder, free, **what)
