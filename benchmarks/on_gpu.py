@@ -4,7 +4,6 @@ Not a benchmark itself. Everything runs on a CPU, too, at tiny size, for a trial
 """
 
 import gc
-import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from annotated.cli import PRESETS
-from annotated.data import Batches, make_batch, replacing
+from annotated.data import Batches, make_batch
 from annotated.gpu import (
     FastNorm,
     FastUpdate,
@@ -32,7 +31,8 @@ from annotated.gpu import (
 )
 from annotated.layers import LayerNorm
 from annotated.optimization import label_smoothed_loss, learning_rate
-from annotated.training import provenance, read_later, stream
+from annotated.records import Record
+from annotated.training import read_later, stream
 from annotated.transformer import BASE, BIG, TINY, Transformer
 
 CONFIGS = {"base": BASE, "big": BIG, "small": PRESETS["small"], "tiny": replace(TINY, vocab=503)}
@@ -242,21 +242,10 @@ def measure(config, chosen, device, tokens=25_000, batches=24, seconds=5.0, back
     return row
 
 
-def write(folder, scores, versions=None, **about):
-    """run.json and scores.json, each whole or not at all; run.json is that of the first call."""
-    run = provenance(seed=0, **about)
-    run["versions"] |= versions or {}
-    for name, content in (("run.json", run), ("scores.json", scores)):
-        if name == "run.json" and (Path(folder) / name).exists():
-            continue
-        with replacing(Path(folder, name)) as fresh:
-            fresh.write_text(json.dumps(content, indent=1) + "\n")
-
-
-def done_before(folder):
-    """The scores that a record already holds."""
-    path = Path(folder, "scores.json")
-    return json.loads(path.read_text()) if path.exists() else {}
+def begin(options, out=None, packages=(), **what):
+    """The record of a program with these options; one that was stopped goes on if they are the same."""
+    shape = {name: getattr(options, name) for name in ("device", "tokens", "batches", "backend")}
+    return Record.begin(out or options.out, packages=packages, seed=0, options=shape, **what)
 
 
 def machine_ceilings(device, seconds):
