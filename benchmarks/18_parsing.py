@@ -240,6 +240,7 @@ def go(options):
         "vocabulary": {"words": len(words), "tokens": len(tokens)},
         "training": {"sentences": len(pairs), "words": sum(len(source) - 1 for source, _ in pairs)},
     }
+    Record.begin(options.work, free=("recipe",), **what)  # its checkpoints are of this run, wherever the record goes
     with Record.begin(options.out, free=("recipe",), **what) as record:
         log = train(model, recipe, batches, options.work, evaluate, start)
         dev = parts["dev"][:: max(1, len(parts["dev"]) // options.dev_sentences)]
