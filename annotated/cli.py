@@ -4,8 +4,6 @@ Generated from book/H-command-line.md by tools/tangle.py: edit the chapter, not 
 """
 
 import argparse
-import hashlib
-import json
 import os
 import sys
 from contextlib import contextmanager, nullcontext, suppress
@@ -20,21 +18,12 @@ from tqdm import tqdm
 from annotated import __version__
 from annotated import load as load_folder
 from annotated.corpora import CORPORA, TokenPairs, cache_folder, fetch, load_corpus, missing_files, prepare
-from annotated.data import (
-    Batches,
-    Corpus,
-    Subwords,
-    Words,
-    fraction,
-    load_vocabulary,
-    pad_batch,
-    read_file,
-    replacing,
-    token_batches,
-)
+from annotated.data import Batches, Corpus, Subwords, Words, fraction, load_vocabulary, pad_batch, token_batches
 from annotated.decoding import Translator, check_device, hypotheses, length_penalty, save
 from annotated.evaluation import bleu, bleu_metric, chrf, cross_entropy
-from annotated.training import Recipe, TrainingBackend, average, list_checkpoints, provenance, train
+from annotated.files import file_lock, resumable_output, sha256_of, write_text
+from annotated.records import Record, check_same, read_run
+from annotated.training import Recipe, TrainingBackend, average, list_checkpoints, train
 from annotated.transformer import BASE, BIG, TINY, Config, Transformer
 
 __all__ = [
@@ -47,12 +36,7 @@ __all__ = [
     "check_several",
     "n_best",
     "join_pieces",
-    "fingerprint",
     "job_of",
-    "done_before",
-    "claimed",
-    "check_output",
-    "written",
     "printed",
     "opened",
     "translate_stream",
@@ -62,7 +46,6 @@ __all__ = [
     "decoded",
     "FilePairs",
     "hold_out",
-    "sha256_of",
     "name_of",
     "corpus_of_files",
     "read_corpus",
@@ -75,8 +58,8 @@ __all__ = [
     "token_pairs",
     "MARK",
     "check_folder",
+    "MAY_DIFFER",
     "has_weights",
-    "read_run",
     "check_same_run",
     "begin",
     "score",
@@ -241,144 +224,19 @@ def join_pieces(translator, found):
     return joined
 
 
-def fingerprint(paths):
-    """The sha256 of some files' contents, taken together.
-
-    Args:
-        paths: files, in a fixed order.
-
-    Returns:
-        a string of 64 hexadecimal digits; None where one of them is no regular file.
-    """
-    total = hashlib.sha256()
-    for path in map(Path, paths):
-        if not path.is_file():
-            return None
-        with path.open("rb") as file:
-            total.update(hashlib.file_digest(file, "sha256").digest())
-    return total.hexdigest()
-
-
 def job_of(options):
     """What must be the same for a stopped translation to go on; input is None for a pipe."""
     # A folder, or a name on the Hugging Face hub, which stands for itself.
     folder = Path(options.model)
     files = sorted(path for path in folder.glob("*") if path.is_file())
-    model = fingerprint(files) if files else str(folder)
-    prints = {"model": model, "input": fingerprint([options.input or ""])}
-    return prints | {name: getattr(options, name) for name in ("beam", "alpha", "n_best")}
-
-
-def done_before(part, note, job):
-    """How far an earlier run of the same job came.
-
-    Args:
-        part: the file that it wrote to.
-        note: what it noted beside it.
-        job: what this run is to do, see `job_of`.
-
-    Returns:
-        dict with the finished `lines` and the `bytes` of their translations; both may be 0.
-    """
-    try:
-        told = json.loads(note.read_text(encoding="utf-8"))
-        if job["input"] and told["job"] == job and part.stat().st_size >= told["bytes"]:
-            return {"lines": told["lines"], "bytes": told["bytes"]}
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # no earlier run, or a damaged note
-    return {"lines": 0, "bytes": 0}
-
-
-@contextmanager
-def claimed(path):
-    """A file to be added to that one process at a time can have open in this way.
-
-    Args:
-        path: made where it is missing; the claim ends with the context or the process.
-
-    Raises:
-        ValueError: another process has claimed it, or has just given it another name.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        try:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            same = path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
-        except BlockingIOError:
-            what = f"another process is writing there: {path} is claimed"
-            raise ValueError(f"{what}; wait for its end, or name another place") from None
-        except (ImportError, OSError):
-            same = True  # no locks on this system, or on this drive
-        if not same:
-            raise ValueError(f"another process has just finished {path}: try again")
-        yield file
-
-
-def check_output(path, part, source):
-    """Refuse an output that cannot take the place of what is there.
-
-    Args:
-        path, part: where the output goes, and where it is made.
-        source: the open file that is read, or None.
-
-    Raises:
-        ValueError: it is a folder, a pipe, a device, or the file that is read.
-    """
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder: name a file for the output")
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is no regular file: use > FILE instead of --output FILE")
-    with suppress(AttributeError, OSError):  # what is read may be no file of the system
-        read = os.fstat(source.fileno())
-        if any(name.exists() and os.path.samestat(read, name.stat()) for name in (path, part)):
-            raise ValueError(f"{path} is the input: name another file for the output")
-
-
-@contextmanager
-def written(path, job, source=None):
-    """A file that is written bit by bit, and appears under its name when it is complete.
-
-    Until then it is PATH.part, with PATH.part.json beside it; see `done_before`.
-
-    Args:
-        path: where to; of a symbolic link, the file that it leads to is written.
-        job: see `job_of`.
-        source: the open file that is read, if any.
-
-    Yields:
-        how many lines are done already, and a function of (lines, text) that adds to them.
-
-    Raises:
-        ValueError: see `check_output` and `claimed`.
-    """
-    named, path = Path(path), os.path.realpath(path)
-    part, note = Path(f"{path}.part"), Path(f"{path}.part.json")
-    check_output(named, part, source)
-    with claimed(part) as file:
-        done = done_before(part, note, job)
-        file.seek(done["bytes"])
-        file.truncate()
-
-        def add(lines, text):
-            file.write(text.encode("utf-8"))
-            file.flush()
-            done.update(lines=done["lines"] + lines, bytes=file.tell())
-            with replacing(note) as fresh:
-                fresh.write_text(json.dumps({"job": job, **done}) + "\n", encoding="utf-8")
-
-        yield done["lines"], add
-        if os.name == "posix":  # while it is claimed; Windows renames no open file
-            os.replace(part, path)
-    if os.name != "posix":
-        os.replace(part, path)
-    note.unlink(missing_ok=True)
+    model = sha256_of(*files) if files else str(folder)
+    hashes = {"model": model, "input": sha256_of(options.input or "")}
+    return hashes | {name: getattr(options, name) for name in ("beam", "alpha", "n_best")}
 
 
 @contextmanager
 def printed(source=None):
-    """Standard output, in the form of `written`: nothing is done already."""
+    """Standard output, in the form of `resumable_output`: nothing is done already."""
     if sys.stdout is None:  # the shell's >&-
         raise ValueError("standard output is closed: name a file by --output")
     if hasattr(sys.stdout, "reconfigure"):  # the system's encoding may lack letters
@@ -405,7 +263,9 @@ def translate_stream(translator, options):
     """Translate a file or standard input to a file or standard output, window by window."""
     a_file = options.input and options.input.is_file()
     size = options.input.stat().st_size if a_file else None
-    output = partial(written, options.output, job_of(options)) if options.output else printed
+    output = printed
+    if options.output:
+        output = partial(resumable_output, options.output, job_of(options))
     with opened(options.input) as file, output(file) as (done, add):
         if done:
             print(f"{options.output}: going on after {done} lines", file=sys.stderr)
@@ -514,14 +374,6 @@ def hold_out(pairs, most=2000):
     share = min(1 / 50, most / total)
     chosen = [pair for pair in pairs if place(pair) < share] or [min(pairs, key=place)]
     return list(dict.fromkeys(chosen))
-
-
-def sha256_of(path):
-    """The sha256 of a file, as `sha256sum` gives it; None for what is no regular file."""
-    if not Path(path).is_file():
-        return None
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def name_of(source, target):
@@ -708,27 +560,12 @@ def check_folder(folder):
         raise ValueError(f"{what}, which would be lost: choose another --out")
 
 
+MAY_DIFFER = ("steps", "evaluate_every", "save_every", "vocab")
+
+
 def has_weights(folder):
     """Whether a training folder holds a checkpoint, or the model that was made of them."""
     return bool(list_checkpoints(folder)) or (folder / "config.json").exists()
-
-
-def read_run(folder):
-    """What run.json holds: a dict whose parts config, recipe and data are dicts, if there.
-
-    Raises:
-        ValueError: it cannot be read, or is damaged.
-    """
-    content = read_file(folder / "run.json")
-    try:
-        run = json.loads(content)
-        parts = run, *(run.get(name, {}) for name in ("config", "recipe", "data"))
-        if all(isinstance(part, dict) for part in parts):
-            return run
-        why = "its parts should hold names with values"
-    except (ValueError, AttributeError) as error:
-        why = error
-    raise ValueError(f"{folder / 'run.json'} is damaged: {why}")
 
 
 def check_same_run(folder, **wanted):
@@ -741,32 +578,15 @@ def check_same_run(folder, **wanted):
     Raises:
         ValueError: names the first field that differs; or run.json is damaged.
     """
-    if not (folder / "run.json").exists():
-        return
-    begun = read_run(folder)
-    if not has_weights(folder):
-        wanted.pop("recipe", None)
-    free = ("steps", "evaluate_every", "save_every", "vocab")  # vocab has a check of its own
-    for part, values in wanted.items():
-        for field, value in values.items():
-            was = begun.get(part, {}).get(field)
-            if was != value and field not in free:
-                what = f"{field}={was}, now {field}={value}"
-                what = "other text" if field == "sha256" else what
-                raise ValueError(f"{folder} was begun with {what}: choose another --out")
+    if (folder / "run.json").exists():
+        free = () if has_weights(folder) else ("recipe",)
+        check_same(folder, (*MAY_DIFFER, *free), **wanted)
 
 
 def begin(folder, config, recipe, data):
     """Write run.json; where a stopped run goes on, add to it with what it went on."""
-    path = folder / "run.json"
-    run = provenance(config=config, recipe=recipe, data=data)
-    if path.exists() and has_weights(folder):
-        now = {name: run[name] for name in ("command", "commit", "date")}
-        now["steps"] = recipe.steps
-        run = read_run(folder)
-        run["continued"] = [*run.get("continued", []), now]
-    with replacing(path) as fresh:
-        fresh.write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
+    what = {"config": config, "recipe": recipe, "data": data}
+    Record.begin(folder, MAY_DIFFER, anew=not has_weights(folder), **what)
 
 
 def score(translator, pairs, beam=4, alpha=0.6, lowercase=False, tokenize="13a"):
@@ -792,12 +612,10 @@ def score(translator, pairs, beam=4, alpha=0.6, lowercase=False, tokenize="13a")
 
 def write_scores(folder, scores, outputs=None):
     """Write scores.json, and outputs.txt where there are outputs, to a folder."""
-    texts = {"scores.json": json.dumps(scores, indent=1, ensure_ascii=False) + "\n"}
+    record = Record(folder)
+    record.write_scores(scores)
     if outputs is not None:
-        texts["outputs.txt"] = "".join(line + "\n" for line in outputs)
-    for name, text in texts.items():
-        with replacing(folder / name) as fresh:
-            fresh.write_text(text, encoding="utf-8", newline="\n")
+        record.write("outputs.txt", "".join(line + "\n" for line in outputs))
 
 
 def to_score(options):
@@ -934,7 +752,7 @@ def train_as(backend, options):
             "longest": options.longest}
     check_folder(folder)
     check_same_run(folder, config=asdict(config), recipe=asdict(recipe), data=data)
-    with claimed(folder / MARK) if backend.writes else nullcontext():
+    with file_lock(folder / MARK, wait=False) if backend.writes else nullcontext():
         with backend.in_turn():
             vocabulary = make_vocabulary(corpus, config.vocab, folder)
             limits = options.longest, positions_of(config)
@@ -959,8 +777,7 @@ def finish(model, vocabulary, corpus, folder, keep, most):
         scores, _ = score(Translator(model, vocabulary), corpus.validation[:most])
         write_scores(folder, {**scores, "corpus": corpus.name, "split": "validation"})
         about = describe(corpus, model.config, run, used, scores)
-        with replacing(folder / "README.md") as fresh:
-            fresh.write_text(about, encoding="utf-8")
+        write_text(folder / "README.md", about)
         count = scores["sentences"]
         print(f"BLEU {scores['bleu']:.2f} on {count} held-out pairs", file=sys.stderr)
 

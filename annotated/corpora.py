@@ -5,7 +5,6 @@ Generated from book/G-corpora.md by tools/tangle.py: edit the chapter, not this 
 
 import errno
 import gzip
-import hashlib
 import io
 import json
 import mmap
@@ -16,7 +15,6 @@ import time
 import zipfile
 from array import array
 from collections.abc import Callable
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -26,7 +24,8 @@ from urllib.request import Request, urlopen
 import numpy as np
 from tqdm import tqdm
 
-from annotated.data import Corpus, by_length, read_file, replacing, split_pairs
+from annotated.data import Corpus, by_length, split_pairs
+from annotated.files import atomic_write, file_lock, read_file, sha256_of, write_json
 from annotated.grammar import grammar_corpus
 
 __all__ = [
@@ -52,7 +51,6 @@ __all__ = [
     "hopeless",
     "unobtainable",
     "fetch_file",
-    "alone",
     "missing_files",
     "fetch",
     "verified",
@@ -383,7 +381,7 @@ def complete(file, part, timeout):
     """
     if size_of(part) < file.size:
         receive(file, part, timeout)
-    if hashlib.sha256(part.read_bytes()).hexdigest() == file.sha256:
+    if sha256_of(part) == file.sha256:
         return True
     part.unlink()
     return False
@@ -453,27 +451,6 @@ def fetch_file(file, folder, tries=4, pause=1.0, timeout=20.0):
             time.sleep(pause * 2 ** max(failed - 1, 0))
 
 
-@contextmanager
-def alone(folder):
-    """Let one process at a time into a folder, made where it is missing; others wait.
-
-    Args:
-        folder: gets a file `.lock`; the system unlocks it even if the process dies.
-    """
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    with Path(folder, ".lock").open("ab") as file:
-        with suppress(OSError):  # no locks on this file system: the hashes still guard
-            if os.name == "nt":
-                import msvcrt
-
-                msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
-            else:
-                import fcntl
-
-                fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def missing_files(name, folder):
     """The files of a corpus that are not in a folder, or are not as they should be.
 
@@ -487,13 +464,8 @@ def missing_files(name, folder):
     Raises:
         ValueError: the name is unknown.
     """
-    def as_it_should_be(file):
-        path = Path(folder, file.path)
-        if not path.is_file():
-            return False
-        return hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256
-
-    return [file for file in published(name).files if not as_it_should_be(file)]
+    files = published(name).files
+    return [file for file in files if sha256_of(Path(folder, file.path)) != file.sha256]
 
 
 def fetch(name, folder=None, **patience):
@@ -514,7 +486,7 @@ def fetch(name, folder=None, **patience):
     if not missing_files(name, folder):
         return folder
     try:
-        with alone(folder):
+        with file_lock(folder / ".lock"):
             missing = missing_files(name, folder)  # another process may have been here
             for file in missing:
                 fetch_file(file, folder, **patience)
@@ -548,7 +520,7 @@ def verified(folder, file):
         raise ValueError(
             f"cannot read {path}: {error.strerror}; "
             f"ANNOTATED_DATA should name the folder that holds {file.path}") from None
-    found = hashlib.sha256(content).hexdigest()
+    found = sha256_of(content)
     if found != file.sha256:
         raise ValueError(
             f"{path} is damaged or another version: its sha256 is {found[:12]}..., "
@@ -614,7 +586,7 @@ def prepare(pairs, vocabulary, folder):
     Raises:
         ValueError: there is no pair.
     """
-    with replacing(folder) as fresh:
+    with atomic_write(folder) as fresh:
         fresh.mkdir()
         dtype = write_tokens(pairs, vocabulary, fresh)
         lengths = np.fromfile(fresh / "lengths.bin", np.uint32).reshape(-1, 2)
@@ -624,7 +596,7 @@ def prepare(pairs, vocabulary, folder):
         sizes = lengths.sum(1, dtype=np.int64)  # (n,)
         about = {"pairs": len(sizes), "tokens": int(sizes.sum()), "dtype": dtype}
         about["vocabulary"] = len(vocabulary)
-        (fresh / "about.json").write_text(json.dumps(about))
+        write_json(fresh / "about.json", about)
         np.save(fresh / "starts.npy", sizes.cumsum() - sizes)
         np.save(fresh / "lengths.npy", lengths.astype(np.min_scalar_type(lengths.max())))
         order, runs = by_length(lengths)
@@ -660,7 +632,7 @@ class TokenPairs:
         except OSError as error:
             reason = f"{Path(error.filename).name}: {error.strerror}"
             raise ValueError(f"{folder} is no prepared corpus: {reason}") from None
-        except (ValueError, KeyError, TypeError, IndexError, EOFError) as error:
+        except (ValueError, LookupError, TypeError, EOFError, RecursionError) as error:
             raise ValueError(f"{folder} is damaged: {error}; prepare it again") from None
 
     def __len__(self):

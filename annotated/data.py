@@ -5,16 +5,15 @@ Generated from book/08-data.md by tools/tangle.py: edit the chapter, not this fi
 
 import hashlib
 import io
-import os
 import re
-import shutil
 from collections import Counter, defaultdict
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
+
+from annotated.files import atomic_write, read_file
 
 __all__ = [
     "split_words",
@@ -39,14 +38,6 @@ __all__ = [
     "make_batch",
     "Batches",
     "token_batches",
-    "flush",
-    "remove",
-    "put_back",
-    "umask_here",
-    "UMASK",
-    "share",
-    "replacing",
-    "read_file",
     "load_vocabulary",
 ]
 
@@ -112,7 +103,7 @@ class Words:
     def save(self, path):
         """Write the words, one a line, below their number."""
         words = self.words[len(self.markers):]
-        with replacing(path) as fresh:
+        with atomic_write(path) as fresh:
             fresh.write_bytes("\n".join([f"{len(words)} words", *words, ""]).encode("utf-8"))
 
     def encode(self, text):
@@ -198,7 +189,7 @@ class Subwords:
 
     def save(self, path):
         """Write the model in SentencePiece's own format."""
-        with replacing(path) as fresh:
+        with atomic_write(path) as fresh:
             fresh.write_bytes(self.model)
 
     def encode(self, text):
@@ -590,113 +581,6 @@ def token_batches(pairs, source_tokens, target_tokens, seed=0, epoch=0, start=0)
         ValueError: a pair does not fit a budget even alone.
     """
     yield from Batches(pairs, source_tokens, target_tokens, seed)(epoch, start)
-
-
-def flush(path):
-    """Wait until a file, or the names in a folder, are safe from a power cut, on the disk.
-
-    Args:
-        path: a file or a folder, which must be there.
-    """
-    if os.name == "posix":  # elsewhere folders cannot be opened
-        number = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
-
-
-def remove(path):
-    """Remove a file, or a folder with all that is in it, where there is one.
-
-    Args:
-        path: a `Path`.
-    """
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def put_back(path, old):
-    """End a replacement: what was set aside goes back if nothing stands in its place.
-
-    Args:
-        path: what was to be replaced, a `Path`.
-        old: where it was set aside.
-    """
-    if path.exists():
-        remove(old)
-    elif old.exists():
-        os.replace(old, path)
-
-
-def umask_here():
-    """The permissions that new files of this process do not get."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
-UMASK = umask_here()
-
-
-def share(path):
-    """Give a file the permissions that a new file has here; some libraries give fewer.
-
-    Args:
-        path: a file, a `Path`.
-    """
-    with suppress(OSError):  # on a disk without permissions
-        path.chmod(0o666 & ~UMASK)
-
-
-@contextmanager
-def replacing(path):
-    """A path beside the given one to write to; flushed and renamed into place at the end.
-
-    After an error the old file or folder is as it was; after a kill it is there, or set
-    aside beside its place until the next call.
-
-    Args:
-        path: a file or a folder; the folder that holds it is made where it is missing.
-    """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh, old = (path.with_name(f".{path.name}.{what}") for what in ("part", "old"))
-    put_back(path, old)
-    remove(fresh)
-    try:
-        yield fresh
-        for written in (*fresh.rglob("*"), fresh):
-            if written.is_file():
-                share(written)
-            flush(written)
-        if path.is_dir():
-            os.replace(path, old)
-        os.replace(fresh, path)
-        flush(path.parent)
-    finally:
-        put_back(path, old)
-        remove(fresh)
-
-
-def read_file(path):
-    """Read a file whole.
-
-    Args:
-        path: which file.
-
-    Returns:
-        bytes.
-
-    Raises:
-        ValueError: there is no such file, or it cannot be read.
-    """
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from None
 
 
 def load_vocabulary(folder):

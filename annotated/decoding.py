@@ -3,7 +3,6 @@
 Generated from book/11-decoding.md by tools/tangle.py: edit the chapter, not this file.
 """
 
-import json
 import math
 import re
 from contextlib import contextmanager
@@ -19,8 +18,9 @@ from torch import nn
 from tqdm import tqdm
 
 from annotated.attention import scaled_dot_product_attention
-from annotated.data import load_vocabulary, pad_batch, replacing
+from annotated.data import load_vocabulary, pad_batch
 from annotated.embedding import Embedding
+from annotated.files import atomic_write, read_json, write_json, write_text
 from annotated.layers import FusedLayerNorm, LayerNorm
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq, _check_ids
 from annotated.transformer import Config, Transformer
@@ -549,13 +549,11 @@ def save(folder, model, vocabulary, about=""):
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary.save(folder / vocabulary.filename)
-    with replacing(folder / "model.safetensors") as fresh:
+    with atomic_write(folder / "model.safetensors") as fresh:
         save_model(model, str(fresh))
-    with replacing(folder / "README.md") as fresh:
-        fresh.write_text(about, encoding="utf-8")
+    write_text(folder / "README.md", about)
     what = {"kind": type(model).__name__, "config": asdict(model.config)}
-    with replacing(folder / "config.json") as fresh:  # last: a folder without it is no model
-        fresh.write_text(json.dumps(what, indent=1) + "\n")
+    write_json(folder / "config.json", what)  # last: a folder without it is no model
 
 
 def check_device(device):
@@ -586,7 +584,7 @@ def load(folder, device="cpu"):
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} is not a model folder: it has no config.json")
     try:
-        about = json.loads((folder / "config.json").read_text())
+        about = read_json(folder / "config.json")
         kind, config = KINDS[about["kind"]]
         model = kind(config(**about["config"]))
         load_model(model, str(folder / "model.safetensors"))

@@ -3,7 +3,6 @@
 Generated from book/21-real-weights.md by tools/tangle.py: edit the chapter, not this file.
 """
 
-import json
 import math
 import re
 import warnings
@@ -17,9 +16,10 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from annotated.data import Subwords, pad_batch, read_file, replacing
+from annotated.data import Subwords, pad_batch
 from annotated.decoding import Translator, check_device, evaluating, greedy, select, widen
 from annotated.embedding import positional_encoding
+from annotated.files import atomic_write, read_file, read_json, write_json
 from annotated.transformer import ACTIVATIONS, Config, KVCache, State, Transformer
 
 __all__ = [
@@ -35,7 +35,6 @@ __all__ = [
     "feature_axis",
     "REQUIRED",
     "MARIAN_FIELDS",
-    "read_json",
     "marian_config",
     "read_weights",
     "check_copies",
@@ -256,18 +255,6 @@ MARIAN_FIELDS = {
     "P_drop_attention": "attention_dropout", "P_drop_ffn": "activation_dropout",
     "pad": "pad_token_id", "bos": "decoder_start_token_id", "eos": "eos_token_id",
 }
-
-
-def read_json(path):
-    """A dict from a JSON file; ValueError in one line where there is none."""
-    try:
-        content = json.loads(read_file(path))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
-    if not isinstance(content, dict):
-        kind = type(content).__name__
-        raise ValueError(f"{path} should hold names with values, not a {kind}")
-    return content
 
 
 def marian_config(about, unk=1):
@@ -868,12 +855,13 @@ def write_marian(folder, files, tensors, about, generation):
     tokenizer = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
     files |= {"tokenizer_config.json": tokenizer, "generation_config.json": generation}
     files["config.json"] = about
-    with replacing(folder / "model.safetensors") as fresh:
+    with atomic_write(folder / "model.safetensors") as fresh:
         save_file(tensors, fresh, {"format": "pt"})
     for name, content in files.items():
-        with replacing(folder / name) as fresh:
-            if isinstance(content, dict):
-                content = json.dumps(content, indent=1, ensure_ascii=False).encode()
+        if isinstance(content, dict):
+            write_json(folder / name, content)
+            continue
+        with atomic_write(folder / name) as fresh:
             fresh.write_bytes(content)
 
 

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import torch
 
 from annotated.corpora import Download, Published, verified
-from annotated.data import Words, pad_batch, read_file
+from annotated.data import Words, pad_batch
 from annotated.decoding import greedy, select, widen
+from annotated.files import read_file
 
 __all__ = [
     "closed",

@@ -5,20 +5,15 @@ Generated from book/10-training.md by tools/tangle.py: edit the chapter, not thi
 
 import json
 import math
-import os
-import platform
-import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field, is_dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -27,7 +22,7 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 from tqdm import tqdm
 
 from annotated.attention import scaled_dot_product_attention
-from annotated.data import flush, replacing
+from annotated.files import atomic_write, fsync, read_json
 from annotated.optimization import label_smoothed_loss, learning_rate, optimizer
 
 __all__ = [
@@ -50,8 +45,6 @@ __all__ = [
     "TrainingBackend",
     "Report",
     "train",
-    "commit",
-    "provenance",
     "average",
 ]
 
@@ -241,7 +234,7 @@ def save_checkpoint(folder, model, adam, progress, keep=5, every=1):
     moments = {f"{i}.{name}": value for i, state in states for name, value in state.items()}
     checkpoints = Path(folder, "checkpoints")
     with writing(folder):
-        with replacing(checkpoints / f"{progress['step']:07d}") as fresh:
+        with atomic_write(checkpoints / f"{progress['step']:07d}") as fresh:
             fresh.mkdir()
             save_model(model, str(fresh / "model.safetensors"))
             save_file(moments, fresh / "adam.safetensors")
@@ -269,7 +262,7 @@ def load_checkpoint(checkpoint, model, adam):
     with reading(checkpoint):
         load_model(model, str(checkpoint / "model.safetensors"))
         moments = load_file(checkpoint / "adam.safetensors")
-        progress = json.loads((checkpoint / "progress.json").read_text())
+        progress = read_json(checkpoint / "progress.json")
         state = adam.state_dict()
         for key, value in moments.items():
             number, name = key.split(".")
@@ -358,7 +351,7 @@ class Log:
                     self.lines.append(line)
             except (ValueError, KeyError, TypeError):  # cut short by a crash
                 break
-        with writing(folder), replacing(self.path) as fresh:
+        with writing(folder), atomic_write(self.path) as fresh:
             fresh.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
 
     def add(self, **line):
@@ -372,7 +365,7 @@ class Log:
         """Wait until every line is on the disk."""
         if self.folder is not None:
             with writing(self.folder):
-                flush(self.path)
+                fsync(self.path)
 
 
 def not_finite(what, folder, step, place):
@@ -553,42 +546,6 @@ def train(model, recipe, batches, folder=None, evaluate=None, start=Run):
                 what = f"stopped after update {run.step}"
                 raise KeyboardInterrupt(f"{what}; the same command goes on from there")
     return log.lines
-
-
-def commit():
-    """The commit of the repository that the working directory belongs to, or None.
-
-    Where only the files were copied, ANNOTATED_COMMIT says it.
-    """
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    said = os.environ.get("ANNOTATED_COMMIT")
-    try:
-        return subprocess.run(command, capture_output=True, text=True).stdout.strip() or said
-    except OSError:  # no git
-        return said
-
-
-def provenance(**more):
-    """Where a record comes from: command, commit, date, machine, versions; and `more`."""
-    script, cpu = Path(sys.argv[0]), Path("/proc/cpuinfo")
-    inside = script.name == "__main__.py" or script.stem == "annotated"  # as installed
-    program = "-m annotated" if inside else f"{script.parent.name}/{script.name}"
-    rows = cpu.read_text().splitlines() if cpu.exists() else []
-    names = [row.split(": ")[1] for row in rows if row.startswith("model name")]
-    machine = {
-        "processor": names[0] if names else platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-    }
-    return {
-        "command": " ".join(["python", program, *map(shlex.quote, sys.argv[1:])]),
-        "commit": commit(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine,
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        **{k: asdict(v) if is_dataclass(v) else v for k, v in more.items()},
-    }
 
 
 def average(model, folder, k=5):

@@ -9,19 +9,16 @@ once a word instead of once a sentence.
 """
 
 import argparse
-import json
-import platform
 import statistics
-import subprocess
 import sys
 import time
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from annotated.records import Record
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -80,16 +77,6 @@ def decoder(repeats):
     return dict(zip(("at_once_ms", "word_by_word_ms"), milliseconds((at_once, word_by_word), repeats)))
 
 
-def processor():
-    """The processor's name, where the system says it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "01-sequential")
@@ -97,30 +84,18 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
-    git = ["git", "-C", str(ROOT)]
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
-    run = {
-        "command": "python benchmarks/01_sequential.py",
-        "commit": commit,
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": {"processor": processor(), "threads": 1, "gpu": None},
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "seed": SEED,
-        "config": {
-            "d_model": D_MODEL, "h": HEADS, "sentences": 1, "repeats": args.repeats, "pass": "forward",
-            "decoder": {"sentences": BATCH, "words": WORDS, "vocab": VOCAB, "pass": "forward and backward"},
-        },
-        "data": "random numbers",
+    config = {
+        "d_model": D_MODEL, "h": HEADS, "sentences": 1, "repeats": args.repeats, "pass": "forward",
+        "decoder": {"sentences": BATCH, "words": WORDS, "vocab": VOCAB, "pass": "forward and backward"},
     }
-    with torch.no_grad():
-        scores = {
-            "unit": "milliseconds of processor time: fastest, lower quartile, median",
-            "layers": list(layers(args.repeats)),
-        }
-    scores["decoder"] = decoder(max(3, args.repeats // 4))
-    args.out.mkdir(parents=True, exist_ok=True)
-    for name, content in (("run.json", run), ("scores.json", scores)):
-        (args.out / name).write_text(json.dumps(content, indent=1) + "\n")
+    data = {"corpus": "random numbers"}
+    with Record.begin(args.out, anew=True, seed=SEED, config=config, data=data) as record:
+        scores = {"unit": "milliseconds of processor time: fastest, lower quartile, median"}
+        with torch.no_grad():
+            scores["layers"] = list(layers(args.repeats))
+        record.write_scores(scores)
+        scores["decoder"] = decoder(max(3, args.repeats // 4))
+        record.write_scores(scores)
     for row in scores["layers"]:
         print(row["n"], row["recurrent_ms"], row["attention_ms"], file=sys.stderr)
     print(scores["decoder"], file=sys.stderr)

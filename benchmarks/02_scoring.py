@@ -16,20 +16,17 @@ Writes run.json (how it was run) and scores.json (one entry per scoring, size an
 
 import argparse
 import ctypes
-import json
 import math
-import os
 import platform
 import statistics
-import subprocess
 import sys
 import time
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 import torch
 
+from annotated.records import Record
 from annotated.recurrent import additive_scores
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -116,40 +113,16 @@ def measure(args):
     ]
 
 
-def cpu():
-    """The processor's name as Linux tells it, or what Python knows."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def git(*words):
-    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def run(args, kept):
-    sources = ["benchmarks/02_scoring.py", "annotated/recurrent.py"]
+def config_of(args, kept):
     return {
-        "command": " ".join(["python", "benchmarks/02_scoring.py", *sys.argv[1:]]),
-        "commit": git("rev-parse", "HEAD"),
-        "changed_since_commit": bool(git("status", "--porcelain", "--", *sources)),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {"system": platform.system(), "processor": cpu(), "cores": os.cpu_count()},
-        "gpu": torch.cuda.get_device_name() if args.device == "cuda" else None,
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "threads": args.threads,
-        "seed": args.seed,
-        "config": {
-            "rounds": args.rounds,
-            "clock": clock_of(args),
-            "memory_kept": kept,
-            "dtype": "float32",
-            "widths": WIDTHS,
-            "width_of_lengths": WIDTH,
-            "lengths": LENGTHS,
-            "length_of_widths": LENGTH,
-        },
+        "rounds": args.rounds,
+        "clock": clock_of(args),
+        "memory_kept": kept,
+        "dtype": "float32",
+        "widths": WIDTHS,
+        "width_of_lengths": WIDTH,
+        "lengths": LENGTHS,
+        "length_of_widths": LENGTH,
     }
 
 
@@ -162,11 +135,10 @@ def main():
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "02-scoring")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    record = {"run.json": run(args, keep_memory()), "scores.json": measure(args)}
-    args.out.mkdir(parents=True, exist_ok=True)
-    for name, value in record.items():
-        (args.out / name).write_text(json.dumps(value, indent=1) + "\n")
-    print(f"{args.out.name}: {len(record['scores.json'])} measurements", file=sys.stderr)
+    with Record.begin(args.out, anew=True, seed=args.seed, config=config_of(args, keep_memory())) as record:
+        scores = measure(args)
+        record.write_scores(scores)
+    print(f"{args.out.name}: {len(scores)} measurements", file=sys.stderr)
 
 
 if __name__ == "__main__":

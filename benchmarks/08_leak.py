@@ -17,11 +17,10 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import sacrebleu
-from peers import write_files
 
 from annotated.corpora import load_corpus
 from annotated.data import lookup_baseline, split_words
-from annotated.training import provenance
+from annotated.records import Record, about_corpus
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -76,19 +75,16 @@ def main():
     corpus = load_corpus(args.corpus)
     metric = sacrebleu.metrics.BLEU()
     metric.corpus_score(["a"], [["a"]])  # a metric has no signature before it has scored
-    run = provenance(
-        seed=list(range(args.seeds)),
-        config={"test": args.test, "metric": str(metric.get_signature())},
-        data={"name": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance},
-    )
-    pairs = corpus.train + corpus.validation + corpus.test
+    config = {"test": args.test, "metric": str(metric.get_signature())}
+    what = {"seed": list(range(args.seeds)), "config": config, "data": about_corpus(corpus)}
+    pairs, n = corpus.train + corpus.validation + corpus.test, len(corpus.test)
     scores = {"random": [], "components": []}
-    for seed in range(args.seeds):
-        shuffled = random.Random(seed).sample(pairs, len(pairs))
-        n = len(corpus.test)
-        scores["random"].append(measure(shuffled[2 * n :], shuffled[:n], args.test, seed))
-        scores["components"].append(measure(corpus.train, corpus.test, args.test, seed))
-    write_files(args.out, run, scores)
+    with Record.begin(args.out, anew=True, **what) as record:
+        for seed in range(args.seeds):
+            shuffled = random.Random(seed).sample(pairs, len(pairs))
+            scores["random"].append(measure(shuffled[2 * n :], shuffled[:n], args.test, seed))
+            scores["components"].append(measure(corpus.train, corpus.test, args.test, seed))
+            record.write_scores(scores)
     print(json.dumps(scores, indent=1), file=sys.stderr)
 
 

@@ -15,11 +15,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from peers import write_files
 
 from annotated.corpora import load_corpus
 from annotated.data import Subwords, plan_batches
-from annotated.training import provenance
+from annotated.records import Record, about_corpus
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -41,6 +40,25 @@ def measure(lengths, plan):
     }
 
 
+def count(corpus, args):
+    """The lengths of the corpus, and what both ways to make batches pad."""
+    subwords = Subwords.train((text for pair in corpus.train for text in pair), args.vocab)
+    lengths = np.array([(len(subwords.encode(s)), len(subwords.encode(t))) for s, t in corpus.train])
+    sorted_plan = list(plan_batches(lengths, args.tokens, args.tokens, args.seed))
+    shuffled = list(range(len(lengths)))
+    random.Random(args.seed).shuffle(shuffled)
+    rows = math.ceil(len(lengths) / len(sorted_plan))
+    naive = [shuffled[i : i + rows] for i in range(0, len(lengths), rows)]
+    return {
+        "pairs": len(lengths),
+        "tokens": int(lengths.sum()),
+        "length_pairs": len(np.unique(lengths, axis=0)),
+        "lengths": [np.bincount(side).tolist() for side in lengths.T],
+        "by_length": measure(lengths, sorted_plan),
+        "naive": measure(lengths, naive),
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--vocab", type=int, default=8000)
@@ -49,27 +67,11 @@ def main():
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "08-padding")
     args = parser.parse_args()
     corpus = load_corpus("multi30k-en-de")
-    run = provenance(
-        seed=args.seed,
-        config={"vocab": args.vocab, "source_tokens": args.tokens, "target_tokens": args.tokens},
-        data={"name": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance},
-    )
-    subwords = Subwords.train((text for pair in corpus.train for text in pair), args.vocab)
-    lengths = np.array([(len(subwords.encode(s)), len(subwords.encode(t))) for s, t in corpus.train])
-    sorted_plan = list(plan_batches(lengths, args.tokens, args.tokens, args.seed))
-    shuffled = list(range(len(lengths)))
-    random.Random(args.seed).shuffle(shuffled)
-    rows = math.ceil(len(lengths) / len(sorted_plan))
-    naive = [shuffled[i : i + rows] for i in range(0, len(lengths), rows)]
-    scores = {
-        "pairs": len(lengths),
-        "tokens": int(lengths.sum()),
-        "length_pairs": len(np.unique(lengths, axis=0)),
-        "lengths": [np.bincount(side).tolist() for side in lengths.T],
-        "by_length": measure(lengths, sorted_plan),
-        "naive": measure(lengths, naive),
-    }
-    write_files(args.out, run, scores, indent=None)
+    config = {"vocab": args.vocab, "source_tokens": args.tokens, "target_tokens": args.tokens}
+    what = {"seed": args.seed, "config": config, "data": about_corpus(corpus)}
+    with Record.begin(args.out, anew=True, **what) as record:
+        scores = count(corpus, args)
+        record.write_scores(scores, indent=None)
     print(json.dumps({name: scores[name] for name in ("by_length", "naive")}, indent=1), file=sys.stderr)
 
 

@@ -138,19 +138,20 @@ def main():
     if args.phase:
         print(json.dumps((do_prepare if args.phase == "prepare" else do_stream)(args)))
         return
-    from peers import write_files  # not above: a phase must not load what it does not need
+    from annotated.records import Record  # not above: a phase must not load what it does not need
 
-    from annotated.training import provenance
-
-    with tempfile.TemporaryDirectory() as temporary:
+    config = {"pairs": args.pairs, "vocabulary": VOCABULARY, "budget": TOKENS}
+    with (tempfile.TemporaryDirectory() as temporary,
+          Record.begin(args.out, anew=True, seed=args.seed, config=config) as record):
         args.folder = args.folder or Path(temporary, "prepared")
-        run = provenance(seed=args.seed, config={"pairs": args.pairs, "vocabulary": VOCABULARY, "budget": TOKENS})
         scores = {"prepare": phase("prepare", args)}
+        record.write_scores(scores)
         drop_cached(args.folder)
         scores["stream"] = phase("stream", args)
+        record.write_scores(scores)
         drop_cached(args.folder)
         scores["kept"] = phase("kept", args, batches=scores["stream"]["batches"])
-    write_files(args.out, run, scores)
+        record.write_scores(scores)
     print(json.dumps(scores, indent=1), file=sys.stderr)
 
 

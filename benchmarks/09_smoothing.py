@@ -13,7 +13,6 @@ The number of updates is what one core makes in about 8 minutes; the warm-up was
 """
 
 import argparse
-import hashlib
 import json
 import math
 import sys
@@ -23,12 +22,15 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from script import run
 
 from annotated.corpora import load_corpus
-from annotated.data import Subwords, replacing, token_batches
+from annotated.data import Subwords, token_batches
 from annotated.decoding import Translator, evaluating
 from annotated.evaluation import bleu
-from annotated.training import Recipe, provenance, train
+from annotated.files import sha256_of
+from annotated.records import Record, about_corpus
+from annotated.training import Recipe, train
 from annotated.transformer import TINY, Transformer
 
 CORPUS = "multi30k-en-de"
@@ -84,25 +86,6 @@ def one_run(config, recipe, pairs, vocabulary, corpus):
     return about, signature, [{"eps_ls": config.eps_ls, "seed": recipe.seed, **line} for line in last]
 
 
-def write(path, text):
-    """Write a file whole or not at all."""
-    with replacing(path) as fresh:
-        fresh.write_text(text, encoding="utf-8")
-
-
-def begin(out, run):
-    """Write run.json, or add to the one of a record begun earlier, which must be of the same recipe."""
-    path = out / "run.json"
-    if path.exists():
-        begun = json.loads(path.read_text())
-        run["recipe"]["seed"] = begun["recipe"]["seed"]  # the first run's; more seeds may follow
-        for name in ("config", "recipe", "subwords_sha256", "data"):
-            if begun[name] != json.loads(json.dumps(run[name])):
-                raise ValueError(f"{out} was begun with another {name}: choose another --out")
-        run = begun | {"continued": [*begun.get("continued", []), {k: run[k] for k in ("command", "commit", "date")}]}
-    write(path, json.dumps(run, indent=1) + "\n")
-
-
 def go(options):
     """Make the runs that the record lacks."""
     torch.set_num_threads(options.threads)
@@ -114,30 +97,30 @@ def go(options):
     config = replace(TINY, vocab=len(vocabulary))
     recipe = Recipe(steps=options.steps, warmup=options.warmup, rate=options.rate, source_tokens=BUDGET,
                     target_tokens=BUDGET, evaluate_every=max(1, options.steps // 10), seed=options.seeds[0])
-    begin(options.out, provenance(
-        config={k: v for k, v in asdict(config).items() if k != "eps_ls"}, recipe=asdict(recipe),
-        subwords_sha256=hashlib.sha256(vocabulary.model).hexdigest(), parameters=parameters(config),
-        data={"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance,
-              "pairs": {part: len(rows) for part, rows in pairs.items()}},
-    ))
-    path = options.out / "scores.json"
-    record = json.loads(path.read_text()) if path.exists() else {"measured_on": "validation", "runs": []}
-    log = options.out / "log.jsonl"
-    done = {(run["eps_ls"], run["seed"]) for run in record["runs"]}
-    lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    lines = [line for line in lines if (line["eps_ls"], line["seed"]) in done]
-    for seed in options.seeds:
-        for eps in options.eps:
-            if (eps, seed) in done:
-                continue
-            print(f"eps_ls {eps}, seed {seed}", file=sys.stderr)
-            made, record["signature"], new = one_run(
-                replace(config, eps_ls=eps), replace(recipe, seed=seed), pairs, vocabulary, corpus)
-            record["runs"].append(made)
-            lines += new
-            write(log, "".join(json.dumps(line) + "\n" for line in lines))
-            write(path, json.dumps(record, indent=1) + "\n")
-            print(json.dumps(made))
+    lengths = {part: len(rows) for part, rows in pairs.items()}
+    what = {
+        "config": {k: v for k, v in asdict(config).items() if k != "eps_ls"}, "recipe": asdict(recipe),
+        "subwords_sha256": sha256_of(vocabulary.model), "parameters": parameters(config),
+        "data": about_corpus(corpus, pairs=lengths),
+    }
+    with Record.begin(options.out, free=("seed", "parameters"), **what) as record:
+        scores = record.scores or {"measured_on": "validation", "runs": []}
+        log = options.out / "log.jsonl"
+        done = {(run["eps_ls"], run["seed"]) for run in scores["runs"]}
+        lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        lines = [line for line in lines if (line["eps_ls"], line["seed"]) in done]
+        for seed in options.seeds:
+            for eps in options.eps:
+                if (eps, seed) in done:
+                    continue
+                print(f"eps_ls {eps}, seed {seed}", file=sys.stderr)
+                made, scores["signature"], new = one_run(
+                    replace(config, eps_ls=eps), replace(recipe, seed=seed), pairs, vocabulary, corpus)
+                scores["runs"].append(made)
+                lines += new
+                record.write("log.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+                record.write_scores(scores)
+                print(json.dumps(made))
 
 
 def parameters(config):
@@ -157,15 +140,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("results/09-smoothing"))
     options = parser.parse_args()
-    try:
-        go(options)
-    except (ValueError, OSError, FloatingPointError) as error:
-        print(f"09_smoothing: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("09_smoothing: stopped; the same command goes on with the runs that are missing", file=sys.stderr)
-        return 130
-    return 0
+    return run(go, options)
 
 
 if __name__ == "__main__":

@@ -24,13 +24,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from peers import write_files
 
 from annotated.data import Words, token_batches
 from annotated.evaluation import cross_entropy
 from annotated.grammar import grammar_corpus
 from annotated.optimization import optimizer
-from annotated.training import Recipe, list_checkpoints, provenance, train
+from annotated.records import Record
+from annotated.training import Recipe, list_checkpoints, train
 from annotated.transformer import TINY, Transformer
 
 RECIPE = Recipe(steps=40, warmup=10, accumulate=2, evaluate_every=5, save_every=2, keep=3)
@@ -119,15 +119,15 @@ def main():
     vocabulary = Words.build(corpus.train)
     pairs = [(vocabulary.encode(a), vocabulary.encode(b)) for a, b in corpus.train[:200]]
     optimizer(Transformer(replace(SIZES, vocab=len(vocabulary))))  # the first loads much of torch, once for all forks
-    with tempfile.TemporaryDirectory() as place:
+    what = {"seed": options.seed, "config": SIZES, "recipe": RECIPE}
+    with tempfile.TemporaryDirectory() as place, Record.begin(options.out, anew=True, **what) as record:
         work = lambda name: (f"{place}/{name}", pairs, len(vocabulary))  # noqa: E731
         attempt(work("undisturbed"))
         expected = contents(f"{place}/undisturbed")
         once = [trial(work(f"once-{i}"), moments, False, expected) for i in range(options.once)]
         often = [trial(work(f"often-{i}"), moments, True, expected) for i in range(options.often)]
-    scores = {"compared": COMPARED, "files": len(expected), "longest_delay_seconds": DELAY}
-    scores |= {"once": once, "again_and_again": often}
-    write_files(options.out, provenance(seed=options.seed, config=SIZES, recipe=RECIPE), scores)
+        scores = {"compared": COMPARED, "files": len(expected), "longest_delay_seconds": DELAY}
+        record.write_scores(scores | {"once": once, "again_and_again": often})
     same = sum(trial["identical"] for trial in once + often)
     print(f"{same} of {len(once + often)} trainings ended like the undisturbed one", file=sys.stderr)
     sys.exit(same < len(once + often))

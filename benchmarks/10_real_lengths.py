@@ -18,12 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from peers import TorchTransformer, keep_memory, torch_weights, write_record
+from peers import TorchTransformer, keep_memory
 from tqdm import tqdm
 
 from annotated.corpora import load_corpus
 from annotated.data import Subwords, make_batch, token_batches
 from annotated.optimization import label_smoothed_loss, optimizer
+from annotated.records import Record, about_corpus
 from annotated.transformer import BASE, Transformer
 
 SENTENCES = 32
@@ -66,38 +67,38 @@ def main():
     vocabulary = Subwords.train((text for pair in corpus.train for text in pair), 8000)
     pairs = [(vocabulary.encode(s), vocabulary.encode(t)) for s, t in corpus.train]
     config = replace(BASE, N=options.N, vocab=len(vocabulary), eps_norm=1e-5)
-    usual = list(usual_batches(pairs, seed=0))
-    budgets = [round(statistics.mean(batch[side].numel() for batch in usual)) for side in (0, 1)]
-    ours = list(token_batches(pairs, *budgets, seed=0))
-    shares = {"ours": padding(ours), "torch.nn.Transformer, usual loader": padding(usual)}
-    plain = Transformer(config)
-    peer = TorchTransformer(config)
-    torch_weights(plain, peer)
-    sides = {"ours": (plain, ours), "ours, usual loader": (plain, usual)}
-    sides["torch.nn.Transformer, usual loader"] = (peer, usual)
-    adams = {id(model): optimizer(model) for model in (plain, peer)}
-    spent, seen = {name: [] for name in sides}, {name: [] for name in sides}
-    for number in tqdm(range(options.batches + 1), unit="batch"):
-        for name, (model, batches) in sides.items():
-            source, target = batches[number]
-            began = time.perf_counter()
-            update(model, adams[id(model)], source, target)
-            if number:  # the first makes the optimizer's moments
-                spent[name].append(time.perf_counter() - began)
-                seen[name].append(real_tokens(source, target))
-    rates = {name: sum(seen[name]) / sum(spent[name]) for name in sides}
-    halves = slice(options.batches // 2), slice(options.batches // 2, None)
-    by_half = {name: [sum(seen[name][half]) / sum(spent[name][half]) for half in halves] for name in sides}
-    scores = {
-        "sentences of the usual loader": SENTENCES, "budgets": budgets, "layers": options.N,
-        "padding": {name: round(share, 4) for name, share in shares.items()},
-        "real tokens a second": {name: round(rate, 1) for name, rate in rates.items()},
-        "ours against it": {name: round(rates["ours"] / rate, 3) for name, rate in rates.items()},
-        "the same in each half": {
-            name: [round(a / b, 3) for a, b in zip(by_half["ours"], by_half[name], strict=True)] for name in sides
-        },
-    }
-    write_record(options.out, scores, {})
+    with Record.begin(options.out, anew=True, seed=0, config=config, data=about_corpus(corpus)) as record:
+        usual = list(usual_batches(pairs, seed=0))
+        budgets = [round(statistics.mean(batch[side].numel() for batch in usual)) for side in (0, 1)]
+        ours = list(token_batches(pairs, *budgets, seed=0))
+        shares = {"ours": padding(ours), "torch.nn.Transformer, usual loader": padding(usual)}
+        plain = Transformer(config)
+        peer = TorchTransformer(plain)
+        sides = {"ours": (plain, ours), "ours, usual loader": (plain, usual)}
+        sides["torch.nn.Transformer, usual loader"] = (peer, usual)
+        adams = {id(model): optimizer(model) for model in (plain, peer)}
+        spent, seen = {name: [] for name in sides}, {name: [] for name in sides}
+        for number in tqdm(range(options.batches + 1), unit="batch"):
+            for name, (model, batches) in sides.items():
+                source, target = batches[number]
+                began = time.perf_counter()
+                update(model, adams[id(model)], source, target)
+                if number:  # the first makes the optimizer's moments
+                    spent[name].append(time.perf_counter() - began)
+                    seen[name].append(real_tokens(source, target))
+        rates = {name: sum(seen[name]) / sum(spent[name]) for name in sides}
+        halves = slice(options.batches // 2), slice(options.batches // 2, None)
+        by_half = {name: [sum(seen[name][half]) / sum(spent[name][half]) for half in halves] for name in sides}
+        scores = {
+            "sentences of the usual loader": SENTENCES, "budgets": budgets, "layers": options.N,
+            "padding": {name: round(share, 4) for name, share in shares.items()},
+            "real tokens a second": {name: round(rate, 1) for name, rate in rates.items()},
+            "ours against it": {name: round(rates["ours"] / rate, 3) for name, rate in rates.items()},
+            "the same in each half": {
+                name: [round(a / b, 3) for a, b in zip(by_half["ours"], by_half[name], strict=True)] for name in sides
+            },
+        }
+        record.write_scores(scores)
     for key in ("padding", "real tokens a second", "ours against it", "the same in each half"):
         print(key, scores[key])
 

@@ -13,36 +13,17 @@ Writes run.json and scores.json.
 
 import argparse
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from peers import (
-    TorchTransformer,
-    X,
-    keep_memory,
-    matrix_rate,
-    summary,
-    take_turns,
-    torch_weights,
-    write_record,
-    x_weights,
-)
+from peers import TorchTransformer, X, keep_memory, matrix_rate, summary, take_turns
 
+from annotated.gpu import training_flops
 from annotated.optimization import label_smoothed_loss, optimizer
+from annotated.records import Record
 from annotated.transformer import BASE, Transformer
 
 B, S, T = 32, 30, 30
-
-
-def operations(c):
-    """Three times the forward matrix products of an update, 2 for a multiplication and an addition."""
-    source, target, heads = B * S, B * T, c.h * (c.d_k + c.d_v)
-    projections, ffn = 2 * c.d_model * heads, 2 * c.d_model * c.d_ff
-    encoder = source * (projections + ffn + S * heads)
-    decoder = target * (projections + ffn + T * heads)
-    cross = (source + target) * projections / 2 + target * S * heads
-    return 3 * 2 * (c.N * (encoder + decoder + cross) + target * c.d_model * c.vocab)
 
 
 def update(model, adam, source, target):
@@ -52,10 +33,8 @@ def update(model, adam, source, target):
 
 
 def build(config):
-    models = {"ours": Transformer(config), "torch.nn.Transformer": TorchTransformer(config), "XTransformer": X(config)}
-    torch_weights(models["ours"], models["torch.nn.Transformer"])
-    x_weights(models["ours"], models["XTransformer"])
-    return models
+    ours = Transformer(config)
+    return {"ours": ours, "torch.nn.Transformer": TorchTransformer(ours), "XTransformer": X(ours)}
 
 
 @torch.no_grad()
@@ -81,24 +60,26 @@ def main():
     generator = torch.Generator().manual_seed(0)
     source, target = (torch.randint(4, 8192, (B, n), generator=generator) for n in (S, T + 1))
     scores = {"sentences": B, "source tokens": S, "target tokens": T, "layers": options.N}
-    for P_drop, name in ((0.0, "without dropout"), (0.1, "with dropout")):
-        config = replace(BASE, N=options.N, vocab=8192, eps_norm=1e-5, P_drop=P_drop)  # both others: eps 1e-5
-        models = build(config)
-        difference = check_equal(models, source, target)
-        adams = {side: optimizer(model) for side, model in models.items()}
-        for adam in adams.values():
-            adam.param_groups[0]["lr"] = 1e-5
-        runs = {side: lambda m=model, a=adams[side]: update(m, a, source, target) for side, model in models.items()}
-        rows = summary(take_turns(runs, options.rounds, name))
-        c = config
-        rate = matrix_rate([(B * T, c.d_model, c.d_model), (B * T, c.d_model, c.d_ff), (B * T, c.d_ff, c.d_model)])
-        for row in rows.values():
-            row["share of the matrix rate"] = round(operations(config) / row["median"] / rate, 3)
-        facts = {"largest difference of a logit": difference, "matrix rate, GFLOP/s": round(rate / 1e9, 1)}
-        scores[name] = facts | rows
-        for side, row in rows.items():
-            print(f"{name}: {side:22}", *(f"{key} {value}" for key, value in row.items()), sep="  ")
-    write_record(options.out, scores, {"x-transformers": version("x-transformers")})
+    base = replace(BASE, N=options.N, vocab=8192, eps_norm=1e-5)  # both others: eps 1e-5
+    with Record.begin(options.out, anew=True, packages=("x-transformers",), seed=0, config=base) as record:
+        for P_drop, name in ((0.0, "without dropout"), (0.1, "with dropout")):
+            config = replace(base, P_drop=P_drop)
+            models = build(config)
+            difference = check_equal(models, source, target)
+            adams = {side: optimizer(model) for side, model in models.items()}
+            for adam in adams.values():
+                adam.param_groups[0]["lr"] = 1e-5
+            runs = {side: lambda m=model, a=adams[side]: update(m, a, source, target) for side, model in models.items()}
+            rows = summary(take_turns(runs, options.rounds, name))
+            c = config
+            rate = matrix_rate([(B * T, c.d_model, c.d_model), (B * T, c.d_model, c.d_ff), (B * T, c.d_ff, c.d_model)])
+            for row in rows.values():
+                row["share of the matrix rate"] = round(B * training_flops(config, S, T) / row["median"] / rate, 3)
+            facts = {"largest difference of a logit": difference, "matrix rate, GFLOP/s": round(rate / 1e9, 1)}
+            scores[name] = facts | rows
+            for side, row in rows.items():
+                print(f"{name}: {side:22}", *(f"{key} {value}" for key, value in row.items()), sep="  ")
+            record.write_scores(scores)
 
 
 if __name__ == "__main__":

@@ -10,27 +10,18 @@ Writes run.json and scores.json.
 """
 
 import argparse
-import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
-from peers import keep_memory, summary, take_turns, write_record
+from peers import EndlessTransformer, keep_memory, summary, take_turns
 
 from annotated.decoding import PackedLinear, beam_search, greedy, packed
-from annotated.transformer import BASE, Transformer
+from annotated.records import Record
+from annotated.transformer import BASE
 
 B, S, LENGTH = 16, 30, 40
-
-
-class Endless(Transformer):
-    """Never says eos, so that every output has the full length."""
-
-    def step(self, ids, state):
-        logits, state = super().step(ids, state)
-        logits[:, self.config.eos] = -math.inf
-        return logits, state
 
 
 def calls_of(model, search):
@@ -64,7 +55,8 @@ def main():
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     keep_memory()
-    model = packed(Endless(replace(BASE, vocab=8192)).eval())
+    config = replace(BASE, vocab=8192)
+    model = packed(EndlessTransformer(config).eval())
     source = torch.randint(4, model.config.vocab, (B, S))
     source[:, -1] = model.config.eos
     searches = {
@@ -72,14 +64,15 @@ def main():
         "beam 4": partial(beam_search, model, source, 4, 0.0, LENGTH),
     }
     scores = {"sentences": B, "source tokens": S, "new tokens": LENGTH, "layers": BASE.N}
-    for name, search in searches.items():
-        calls = calls_of(model, search)
-        sides = {"ours": search, "its matrix products": partial(again, calls)}
-        scores[name] = summary(take_turns(sides, options.rounds, name))
-        scores[name]["its matrix products"]["calls"] = len(calls)
-        for side, row in scores[name].items():
-            print(f"{name}: {side:20}", *(f"{key} {value}" for key, value in row.items()), sep="  ")
-    write_record(options.out, scores, {})
+    with Record.begin(options.out, anew=True, seed=0, config=config) as record:
+        for name, search in searches.items():
+            calls = calls_of(model, search)
+            sides = {"ours": search, "its matrix products": partial(again, calls)}
+            scores[name] = summary(take_turns(sides, options.rounds, name))
+            scores[name]["its matrix products"]["calls"] = len(calls)
+            for side, row in scores[name].items():
+                print(f"{name}: {side:20}", *(f"{key} {value}" for key, value in row.items()), sep="  ")
+            record.write_scores(scores)
 
 
 if __name__ == "__main__":

@@ -10,29 +10,19 @@ Writes run.json and scores.json.
 """
 
 import argparse
-import math
 import tempfile
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from peers import ctranslate2_folder, keep_memory, marian, summary, take_turns, write_record
+from peers import EndlessTransformer, ctranslate2_folder, keep_memory, marian, summary, take_turns
 
 from annotated.decoding import beam_search, greedy, packed
-from annotated.transformer import BASE, Transformer
+from annotated.records import Record
+from annotated.transformer import BASE
 
 B, S, LENGTH = 16, 30, 40
-
-
-class Endless(Transformer):
-    """Never says eos, so that every output has the full length."""
-
-    def step(self, ids, state):
-        logits, state = super().step(ids, state)
-        logits[:, self.config.eos] = -math.inf
-        return logits, state
 
 
 def ours(model, source, beam):
@@ -71,7 +61,7 @@ def main():
     torch.manual_seed(0)
     keep_memory()
     config = replace(BASE, N=options.N, vocab=8192, eps_norm=1e-5)  # CTranslate2 and Marian: eps 1e-5
-    model = Endless(config).eval()
+    model = EndlessTransformer(config).eval()
     source = torch.randint(4, config.vocab, (B, S))
     source[:, -1] = config.eos
     with tempfile.TemporaryDirectory() as folder:
@@ -82,16 +72,18 @@ def main():
         "transformers": partial(of_marian, marian(model)), "CTranslate2": partial(of_ctranslate2, translator, names),
     }
     scores = {"sentences": B, "source tokens": S, "new tokens": LENGTH, "layers": options.N}
-    for beam, name in ((1, "greedy"), (4, "beam 4")):
-        made = {side: search(source, beam) for side, search in sides.items()}
-        for side, outputs in made.items():
-            if outputs != made["ours"]:
-                raise SystemExit(f"{name}: {side} writes other tokens than ours; nothing was timed")
-        searches = {side: partial(search, source, beam) for side, search in sides.items()}
-        scores[name] = summary(take_turns(searches, options.rounds, name))
-        for side, row in scores[name].items():
-            print(f"{name}: {side:18}", *(f"{key} {value}" for key, value in row.items()), sep="  ")
-    write_record(options.out, scores, {"transformers": version("transformers"), "ctranslate2": ctranslate2.__version__})
+    packages = "transformers", "ctranslate2"
+    with Record.begin(options.out, anew=True, packages=packages, seed=0, config=config) as record:
+        for beam, name in ((1, "greedy"), (4, "beam 4")):
+            made = {side: search(source, beam) for side, search in sides.items()}
+            for side, outputs in made.items():
+                if outputs != made["ours"]:
+                    raise SystemExit(f"{name}: {side} writes other tokens than ours; nothing was timed")
+            searches = {side: partial(search, source, beam) for side, search in sides.items()}
+            scores[name] = summary(take_turns(searches, options.rounds, name))
+            for side, row in scores[name].items():
+                print(f"{name}: {side:18}", *(f"{key} {value}" for key, value in row.items()), sep="  ")
+            record.write_scores(scores)
 
 
 if __name__ == "__main__":

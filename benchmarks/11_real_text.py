@@ -14,16 +14,16 @@ Writes run.json and scores.json.
 import argparse
 import tempfile
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from peers import ctranslate2_folder, keep_memory, marian, summary, take_turns, write_record
+from peers import ctranslate2_folder, keep_memory, marian, summary, take_turns
 
 from annotated.corpora import load_corpus
 from annotated.data import pad_batch
 from annotated.decoding import load
 from annotated.evaluation import bleu
+from annotated.records import Record, about_corpus, about_model
 
 BEAM, BATCH, LONGEST = 4, 32, 100
 
@@ -59,7 +59,8 @@ def main():
 
     torch.set_num_threads(options.threads)
     keep_memory()
-    lines, references = (list(side) for side in zip(*load_corpus("multi30k-en-de").test[: options.lines], strict=True))
+    corpus = load_corpus("multi30k-en-de")
+    lines, references = (list(side) for side in zip(*corpus.test[: options.lines], strict=True))
     ours = load(options.model)
     for module in ours.model.modules():  # Marian's is fixed at this
         if hasattr(module, "eps"):
@@ -73,14 +74,17 @@ def main():
         "transformers": partial(of_marian, marian(ours.model), ours.vocabulary),
         "CTranslate2": partial(of_ctranslate2, translator, names, ours.vocabulary),
     }
-    made = {name: translate(lines) for name, translate in sides.items()}
-    rows = summary(take_turns({name: partial(f, lines) for name, f in sides.items()}, options.rounds, "beam 4"))
-    for name, outputs in made.items():
-        rows[name]["outputs equal to ours"] = round(sum(map(str.__eq__, outputs, made["ours"])) / len(lines), 3)
-        rows[name]["BLEU"] = round(bleu(outputs, references)[0], 2)
-        print(f"{name:14}", *(f"{key} {value}" for key, value in rows[name].items()), sep="  ")
-    scores = {"sentences": len(lines), "beam": BEAM, **rows}
-    write_record(options.out, scores, {"transformers": version("transformers"), "ctranslate2": ctranslate2.__version__})
+    packages = "transformers", "ctranslate2"
+    what = {"config": ours.model.config, "model": about_model(options.model), "data": about_corpus(corpus)}
+    with Record.begin(options.out, anew=True, packages=packages, seed=0, **what) as record:
+        made = {name: translate(lines) for name, translate in sides.items()}
+        rows = summary(take_turns({name: partial(f, lines) for name, f in sides.items()}, options.rounds, "beam 4"))
+        for name, outputs in made.items():
+            rows[name]["outputs equal to ours"] = round(sum(map(str.__eq__, outputs, made["ours"])) / len(lines), 3)
+            rows[name]["BLEU"] = round(bleu(outputs, references)[0], 2)
+            print(f"{name:14}", *(f"{key} {value}" for key, value in rows[name].items()), sep="  ")
+        scores = {"sentences": len(lines), "beam": BEAM, **rows}
+        record.write_scores(scores)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ Writes run.json (how it was run) and scores.json, which chapter 11 reads:
 """
 
 import argparse
-import hashlib
 import json
 import random
 import sys
@@ -27,10 +26,10 @@ from pathlib import Path
 import torch
 
 from annotated.corpora import load_corpus
-from annotated.data import pad_batch, replacing
+from annotated.data import pad_batch
 from annotated.decoding import cannot_improve, hypotheses, length_penalty, load, when_full
 from annotated.evaluation import bleu, bleu_counts, resampled_difference
-from annotated.training import provenance
+from annotated.records import Record, about_corpus, about_model
 
 BEAMS = [1, 2, 4, 8, 16]
 ALPHAS = [0.0, 0.3, 0.6, 1.0, 1.5]
@@ -100,6 +99,29 @@ def against(best, greedy):
     return {name: n / len(pairs) for name, n in counts.items()}
 
 
+def measure(translator, lines, references, record):
+    """Search with every width, penalty and rule; what is found is written as it comes."""
+    full, scores = {}, {"table": [], "greedy": [], "stopping": []}
+    for beam in BEAMS:
+        full[beam] = search(translator, lines, beam, 0.0, when_full)
+        best = {alpha: choose(full[beam][0], alpha) for alpha in ALPHAS}
+        if beam == 1:
+            greedy = best[0.0]
+            counts = bleu_counts([translator.vocabulary.decode(ids) for ids, _ in greedy], references)
+        scores["table"] += [row(beam, alpha, best[alpha], translator, references, counts) for alpha in ALPHAS]
+        scores["greedy"].append({"beam": beam, **against(best[0.0], greedy)})
+        record.write_scores(scores)
+        print(json.dumps(scores["table"][-3:] + scores["greedy"][-1:]), file=sys.stderr)
+    for beam, alpha in EARLY:
+        found, rows = search(translator, lines, beam, alpha, cannot_improve)
+        pairs = zip(choose(full[beam][0], alpha), found, strict=True)
+        same = sum(a[0] == every[0][0] for a, every in pairs) / len(found)
+        line = {"beam": beam, "alpha": alpha, "when_full": full[beam][1], "cannot_improve": rows, "same_best": same}
+        scores["stopping"].append(line)
+        record.write_scores(scores)
+        print(json.dumps(line), file=sys.stderr)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=Path("results/tatoeba-cpu"))
@@ -112,34 +134,13 @@ def main():
     torch.set_num_threads(options.threads)
     corpus, translator = load_corpus(options.corpus), load(options.model)
     lines, references = map(list, zip(*sample(corpus, options.sentences, options.seed), strict=True))
-    weights = hashlib.sha256((options.model / "model.safetensors").read_bytes()).hexdigest()
-    data = {"corpus": corpus.name, "part": "validation", "licence": corpus.licence, "sha256": corpus.provenance}
-    run = provenance(
-        model={"folder": str(options.model), "sha256": weights}, data=data, seed=options.seed,
-        sentences=options.sentences, beams=BEAMS, alphas=ALPHAS, batch=BATCH,
-        signature=bleu(references, references)[1],
-    )
-    full, scores = {}, {"table": [], "greedy": [], "stopping": []}
-    for beam in BEAMS:
-        full[beam] = search(translator, lines, beam, 0.0, when_full)
-        best = {alpha: choose(full[beam][0], alpha) for alpha in ALPHAS}
-        if beam == 1:
-            greedy = best[0.0]
-            counts = bleu_counts([translator.vocabulary.decode(ids) for ids, _ in greedy], references)
-        scores["table"] += [row(beam, alpha, best[alpha], translator, references, counts) for alpha in ALPHAS]
-        scores["greedy"].append({"beam": beam, **against(best[0.0], greedy)})
-        print(json.dumps(scores["table"][-3:] + scores["greedy"][-1:]), file=sys.stderr)
-    for beam, alpha in EARLY:
-        found, rows = search(translator, lines, beam, alpha, cannot_improve)
-        pairs = zip(choose(full[beam][0], alpha), found, strict=True)
-        same = sum(a[0] == every[0][0] for a, every in pairs) / len(found)
-        line = {"beam": beam, "alpha": alpha, "when_full": full[beam][1], "cannot_improve": rows, "same_best": same}
-        scores["stopping"].append(line)
-        print(json.dumps(line), file=sys.stderr)
-    options.out.mkdir(parents=True, exist_ok=True)
-    for name, value in (("run.json", run), ("scores.json", scores)):
-        with replacing(options.out / name) as fresh:
-            fresh.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    what = {
+        "model": about_model(options.model), "config": translator.model.config,
+        "data": about_corpus(corpus, part="validation"), "seed": options.seed, "sentences": options.sentences,
+        "beams": BEAMS, "alphas": ALPHAS, "batch": BATCH, "signature": bleu(references, references)[1],
+    }
+    with Record.begin(options.out, anew=True, **what) as record:
+        measure(translator, lines, references, record)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ on the same batches, each at the rate that a short trial on validation sentences
 """
 
 import argparse
-import json
 import time
 from collections import deque
 from dataclasses import replace
@@ -17,13 +16,14 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from annotated.data import Words, lookup_baseline, replacing, token_batches, word_for_word_baseline
+from annotated.data import Words, lookup_baseline, token_batches, word_for_word_baseline
 from annotated.decoding import Translator
 from annotated.evaluation import bleu
 from annotated.grammar import grammar_corpus
 from annotated.optimization import learning_rate, optimizer
+from annotated.records import Record
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
-from annotated.training import provenance, stream, update
+from annotated.training import stream, update
 from annotated.transformer import TINY, Transformer
 
 RATES = {"Transformer": (0.2, 0.4, 0.8), "RecurrentSeq2Seq": (1.0, 2.0, 4.0)}
@@ -74,30 +74,28 @@ def main():
     scores, outputs, about = {}, {}, {}
     outputs["lookup table"] = lookup_baseline(corpus.train, sources)
     outputs["word for word"] = word_for_word_baseline(corpus.train, sources)
-    for name in ("RecurrentSeq2Seq", "Transformer"):
-        build_one = partial(build, name, len(vocabulary), options.seed)
-        held_out = [list(side) for side in zip(*corpus.validation[:100], strict=True)]
-        trials = {}
-        for rate in RATES[name]:
+    with Record.begin(options.out, anew=True, seed=options.seed, seconds=options.seconds) as record:
+        for name in ("RecurrentSeq2Seq", "Transformer"):
+            build_one = partial(build, name, len(vocabulary), options.seed)
+            held_out = [list(side) for side in zip(*corpus.validation[:100], strict=True)]
+            trials = {}
+            for rate in RATES[name]:
+                model = build_one()
+                fit_for(model, batches, rate, options.seconds / 4)
+                trials[rate] = bleu(Translator(model, vocabulary).translate(held_out[0], beam=1), held_out[1])[0]
+            rate = max(trials, key=trials.get)
             model = build_one()
-            fit_for(model, batches, rate, options.seconds / 4)
-            trials[rate] = bleu(Translator(model, vocabulary).translate(held_out[0], beam=1), held_out[1])[0]
-        rate = max(trials, key=trials.get)
-        model = build_one()
-        steps = fit_for(model, batches, rate, options.seconds)
-        outputs[name] = Translator(model, vocabulary).translate(sources, beam=1)
-        about[name] = {"rate": rate, "updates": steps, "parameters": sum(p.numel() for p in model.parameters()),
-                       "validation_bleu_of_trials": {str(r): round(b, 2) for r, b in trials.items()}}
-    for name, made in outputs.items():
-        score, signature = bleu(made, wanted)
-        scores[name] = round(score, 2)
-        print(f"{name:20} {score:6.2f}")
-    options.out.mkdir(parents=True, exist_ok=True)
-    run = provenance(seed=options.seed, seconds=options.seconds, networks=about)
-    scores = {"bleu": scores, "signature": signature, "sentences": len(sources)}
-    for name, content in (("run.json", run), ("scores.json", scores)):
-        with replacing(options.out / name) as fresh:
-            fresh.write_text(json.dumps(content, indent=1) + "\n")
+            steps = fit_for(model, batches, rate, options.seconds)
+            outputs[name] = Translator(model, vocabulary).translate(sources, beam=1)
+            about[name] = {"rate": rate, "updates": steps, "parameters": sum(p.numel() for p in model.parameters()),
+                           "validation_bleu_of_trials": {str(r): round(b, 2) for r, b in trials.items()}}
+            with record.change("run.json") as run:
+                run["networks"] = about
+        for name, made in outputs.items():
+            score, signature = bleu(made, wanted)
+            scores[name] = round(score, 2)
+            print(f"{name:20} {score:6.2f}")
+        record.write_scores({"bleu": scores, "signature": signature, "sentences": len(sources)})
 
 
 if __name__ == "__main__":

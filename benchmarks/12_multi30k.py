@@ -15,10 +15,9 @@ from pathlib import Path
 import torch
 
 from annotated.corpora import load_corpus
-from annotated.data import replacing
 from annotated.decoding import load
 from annotated.evaluation import bleu
-from annotated.training import provenance
+from annotated.records import Record, about_model, provenance
 
 PROTOCOLS = {
     "multi30k-en-de": {
@@ -59,6 +58,7 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     corpus, translator = load_corpus(options.corpus), load(options.model)
+    scored_by = provenance(model=about_model(options.model))
     sources, references = (list(side) for side in zip(*corpus.test, strict=True))
     protocols = PROTOCOLS[options.corpus]
     own = next(iter(protocols.values()))
@@ -73,15 +73,12 @@ def main():
         "beam": options.beam, "alpha": options.alpha,
         "protocols": {name: round(bleu(outputs, references, **how)[0], 2) for name, how in protocols.items()},
         "validation": {name: round(value, 2) for name, value in searches.items()},
-        "scored_by": provenance(),
+        "scored_by": scored_by,
     }
-    for name, content in (
-        ("scores.json", json.dumps(scores, indent=1)),
-        ("examples.json", json.dumps(list(examples(sources, references, outputs)), indent=1, ensure_ascii=False)),
-        ("outputs.txt", "\n".join(outputs)),
-    ):
-        with replacing(options.model / name) as fresh:
-            fresh.write_text(content + "\n", encoding="utf-8")
+    record, chosen = Record(options.model), list(examples(sources, references, outputs))
+    record.write("outputs.txt", "\n".join(outputs) + "\n")
+    record.write("examples.json", json.dumps(chosen, indent=1, ensure_ascii=False) + "\n")
+    record.write_scores(scores)
     print(json.dumps(scores["protocols"] | scores["validation"], indent=1))
 
 

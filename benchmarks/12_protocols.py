@@ -16,10 +16,11 @@ from pathlib import Path
 import torch
 
 from annotated.corpora import load_corpus
-from annotated.data import make_batch, replacing
+from annotated.data import make_batch
 from annotated.decoding import Translator, evaluating, load
 from annotated.evaluation import accuracy, bleu, bleu_counts, chrf, cross_entropy, resampled_difference
-from annotated.training import average, provenance
+from annotated.records import Record, about_corpus, about_model
+from annotated.training import average
 
 CHECKPOINTS = {"last checkpoint": 1, "mean of 5": 5}
 SEARCHES = {"greedy": (1, 0.0), "beam 4, alpha 0": (4, 0.0), "beam 4, alpha 0.6": (4, 0.6)}
@@ -118,19 +119,8 @@ def translate(options, sources):
     return outputs, translator
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--checkpoints", type=Path, required=True)
-    parser.add_argument("--sentences", type=int, default=1000)
-    parser.add_argument("--samples", type=int, default=1000)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("results/12-protocols"))
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    run = provenance(seed=0)
-    corpus = load_corpus("tatoeba-en-de")
-    run["data"] = {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance}
+def measure(corpus, options, record):
+    """Translate and score in every way."""
     chosen = held_out(corpus, options.sentences)
     sources, translations = list(chosen), list(chosen.values())
     references = [wanted[0] for wanted in translations]
@@ -159,26 +149,29 @@ def main():
         },
         "teacher_forced": guided(translator, sources, references),
     }
-    write(options.out, run, scores, {"source": sources, "reference": references} | outputs)
-    further = ["\t".join(wanted[1:]) for wanted in translations]
-    write_lines(options.out / "outputs" / "further-references.txt", further)
+    record.write_scores(scores)
+    texts = {"source": sources, "reference": references} | outputs
+    texts["further-references"] = ["\t".join(wanted[1:]) for wanted in translations]
+    for name, lines in texts.items():
+        file = re.sub(r"[ ,]+", "-", name) + ".txt"
+        record.write(f"outputs/{file}", "".join(line + "\n" for line in lines))
     print(json.dumps({name: s["bleu"]["cased, 13a"] for name, s in systems.items()}, indent=1))
     print(json.dumps(scores["scorings_against_base"] | scores["teacher_forced"], indent=1))
 
 
-def write_lines(file, lines):
-    """A text file, whole or not at all."""
-    with replacing(file) as fresh:
-        fresh.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-
-
-def write(folder, run, scores, texts):
-    """The record: two files of JSON, and a text file for each set of lines."""
-    (folder / "outputs").mkdir(parents=True, exist_ok=True)
-    for name, content in (("run.json", run), ("scores.json", scores)):
-        write_lines(folder / name, [json.dumps(content, indent=1, ensure_ascii=False)])
-    for name, lines in texts.items():
-        write_lines(folder / "outputs" / (re.sub(r"[ ,]+", "-", name) + ".txt"), lines)
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--checkpoints", type=Path, required=True)
+    parser.add_argument("--sentences", type=int, default=1000)
+    parser.add_argument("--samples", type=int, default=1000)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("results/12-protocols"))
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    corpus, model = load_corpus("tatoeba-en-de"), about_model(options.model)
+    with Record.begin(options.out, anew=True, seed=0, data=about_corpus(corpus), model=model) as record:
+        measure(corpus, options, record)
 
 
 if __name__ == "__main__":

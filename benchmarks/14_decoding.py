@@ -12,7 +12,6 @@ Writes run.json and scores.json, after each search.
 """
 
 import argparse
-import math
 import tempfile
 from copy import deepcopy
 from dataclasses import replace
@@ -20,11 +19,11 @@ from functools import partial
 
 import on_gpu
 import torch
-from peers import ctranslate2_folder, marian, summary, take_turns
+from peers import Endless, EndlessTransformer, ctranslate2_folder, marian, summary, take_turns
 
 from annotated.decoding import beam_search, greedy
-from annotated.gpu import RecordedSteps, fuse, layer_in_room
-from annotated.transformer import Transformer
+from annotated.gpu import fuse
+from annotated.graphs import CudaGraphDecoder, compile_steps
 
 S = 30
 FEW = 8  # sentences are enough to time one at a time
@@ -32,20 +31,7 @@ OURS = ("ours, recorded", "ours, compiled, recorded", "ours, fused, bfloat16")
 SIXTEEN = (*OURS, "MarianMT, bfloat16", "CTranslate2, bfloat16")  # bits: of two likely words either may be written
 
 
-class Endless:
-    """Never says eos, so that every output has the full length."""
-
-    def step(self, ids, state):
-        logits, state = super().step(ids, state)
-        logits[:, self.config.eos] = -math.inf
-        return logits, state
-
-
-class EndlessTransformer(Endless, Transformer):
-    pass
-
-
-class EndlessSteps(Endless, RecordedSteps):
+class EndlessSteps(Endless, CudaGraphDecoder):
     pass
 
 
@@ -106,8 +92,8 @@ def sides(model, options):
     quick = fuse(deepcopy(model)).to(device, torch.bfloat16)
     found["ours, fused, bfloat16"] = partial(ours, quick, length)
     found["ours, recorded"] = partial(ours, EndlessSteps(quick), length)
-    compute = torch.compile(layer_in_room, dynamic=True, backend=options.backend)
-    found["ours, compiled, recorded"] = partial(ours, EndlessSteps(quick, compute), length)
+    compiled = compile_steps(deepcopy(quick), options.backend)
+    found["ours, compiled, recorded"] = partial(ours, EndlessSteps(compiled), length)
     try:
         found["MarianMT"] = partial(of_marian, marian(model).to(device), length)
         found["MarianMT, bfloat16"] = partial(of_marian, marian(model).to(device, torch.bfloat16), length)
@@ -141,38 +127,39 @@ def main():
     model = EndlessTransformer(config).eval()
     source = torch.randint(4, config.vocab, (options.batch, S)).to(options.device)
     source[:, -1] = config.eos
-    scores = on_gpu.done_before(options.out)
-    scores |= {"sentences": options.batch, "source tokens": S, "new tokens": options.length}
-    searches, missing = sides(model, options)
-    for beam, name in ((1, "greedy"), (4, "beam 4")):
-        if name in scores:
-            continue
-        made = {}
-        for side, search in list(searches.items()):
-            try:
-                made[side] = search(source, beam)
-            except Exception as error:
-                missing[side] = " ".join(str(error).split())[:300]
+    scores = {"sentences": options.batch, "source tokens": S, "new tokens": options.length}
+    with on_gpu.begin(options, packages=("transformers", "ctranslate2"), config=config) as record:
+        scores = record.scores | scores
+        searches, missing = sides(model, options)
+        for beam, name in ((1, "greedy"), (4, "beam 4")):
+            if name in scores:
+                continue
+            made = {}
+            for side, search in list(searches.items()):
+                try:
+                    made[side] = search(source, beam)
+                except Exception as error:
+                    missing[side] = " ".join(str(error).split())[:300]
+                    searches.pop(side)
+            plain = made["ours, plain"]
+            same = {side: sum(a == b for a, b in zip(outputs, plain)) / len(outputs) for side, outputs in made.items()}
+            # Of two likely words a kernel for another shape may take the other: one sentence may differ.
+            wrong = [side for side, share in same.items()
+                     if side not in SIXTEEN and (1 - share) * len(made[side]) > max(1, 0.03 * len(made[side]))]
+            for side in wrong:
+                if side.startswith("ours"):
+                    raise SystemExit(f"{name}: {side} writes other tokens than ours, plain; nothing was timed")
+                missing[side] = f"{name}: other tokens than ours in {1 - same[side]:.0%} of the sentences"
                 searches.pop(side)
-        plain = made["ours, plain"]
-        same = {side: sum(a == b for a, b in zip(outputs, plain)) / len(outputs) for side, outputs in made.items()}
-        # Of two likely words a kernel for another shape may take the other: one sentence may differ.
-        wrong = [side for side, share in same.items()
-                 if side not in SIXTEEN and (1 - share) * len(made[side]) > max(1, 0.03 * len(made[side]))]
-        for side in wrong:
-            if side.startswith("ours"):
-                raise SystemExit(f"{name}: {side} writes other tokens than ours, plain; nothing was timed")
-            missing[side] = f"{name}: other tokens than ours in {1 - same[side]:.0%} of the sentences"
-            searches.pop(side)
-        turns = {side: partial(search, source, beam) for side, search in searches.items()}
-        against = next(side for side in (*OURS, "ours, plain") if side in searches)
-        rows = summary(take_turns(turns, options.rounds, name), against)
-        for side, row in rows.items():
-            rate = round(len(made[side]) / row["median"], 1)
-            row |= {"sentences": len(made[side]), "sentences a second": rate, "same as plain": round(same[side], 3)}
-            print(f"{name}: {side:24} {row['sentences a second']:8} sentences/s, same {same[side]:.0%}", flush=True)
-        scores |= {name: rows, f"{name}, ratios to": against, "missing": missing}
-        on_gpu.write(options.out, scores, config=config)
+            turns = {side: partial(search, source, beam) for side, search in searches.items()}
+            against = next(side for side in (*OURS, "ours, plain") if side in searches)
+            rows = summary(take_turns(turns, options.rounds, name), against)
+            for side, row in rows.items():
+                rate = round(len(made[side]) / row["median"], 1)
+                row |= {"sentences": len(made[side]), "sentences a second": rate, "same as plain": round(same[side], 3)}
+                print(f"{name}: {side:24} {row['sentences a second']:8} sentences/s, same {same[side]:.0%}", flush=True)
+            scores |= {name: rows, f"{name}, ratios to": against, "missing": missing}
+            record.write_scores(scores)
 
 
 if __name__ == "__main__":

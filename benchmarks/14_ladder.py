@@ -44,6 +44,10 @@ def in_a_process(size, rung, options):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def said_of(row):
+    return row.get("failed") or f"{row['tokens a second']:,} tokens/s, {row['share of the matrix rate']:.1%}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     on_gpu.add_options(parser, "results/14-ladder")
@@ -55,23 +59,23 @@ def main():
     if options.one:
         print(json.dumps(one(*options.one, options)))
         return
-    scores = on_gpu.done_before(options.out)
-    if "ceilings" not in scores:
-        scores["ceilings"], scores["matrix rate"] = on_gpu.machine_ceilings(options.device, options.seconds)
-        scores["tokens a side"] = options.tokens
-        on_gpu.write(options.out, scores)
-    for size in options.sizes:
-        rows = scores.setdefault(size, [])
-        for rung in options.rungs or on_gpu.rungs_of(options.device):
-            if any(row["rung"] == rung and "failed" not in row for row in rows):
-                continue
-            row = (one if options.here else in_a_process)(size, rung, options)
-            if "failed" not in row:
-                row["share of the matrix rate"] = round(row["operations a second"] / scores["matrix rate"], 4)
-            rows[:] = [old for old in rows if old["rung"] != rung] + [{"rung": rung, **row}]
-            on_gpu.write(options.out, scores)
-            said = row.get("failed") or f"{row['tokens a second']:,} tokens/s, {row['share of the matrix rate']:.1%}"
-            print(f"{size}: {rung:34} {said}", flush=True)
+    with on_gpu.begin(options) as record:
+        scores = record.scores
+        if "ceilings" not in scores:
+            scores["ceilings"], scores["matrix rate"] = on_gpu.machine_ceilings(options.device, options.seconds)
+            scores["tokens a side"] = options.tokens
+            record.write_scores(scores)
+        for size in options.sizes:
+            rows = scores.setdefault(size, [])
+            for rung in options.rungs or on_gpu.rungs_of(options.device):
+                if any(row["rung"] == rung and "failed" not in row for row in rows):
+                    continue
+                row = (one if options.here else in_a_process)(size, rung, options)
+                if "failed" not in row:
+                    row["share of the matrix rate"] = round(row["operations a second"] / scores["matrix rate"], 4)
+                rows[:] = [old for old in rows if old["rung"] != rung] + [{"rung": rung, **row}]
+                record.write_scores(scores)
+                print(f"{size}: {rung:34} {said_of(row)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ On a CPU, for a trial: --device cpu --steps 20 --pairs 200 ...
 import argparse
 import json
 import shutil
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -27,14 +28,16 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 
 from annotated.corpora import load_corpus
-from annotated.data import Batches, Subwords, replacing, token_batches
+from annotated.data import Batches, Subwords, token_batches
 from annotated.decoding import Translator
 from annotated.evaluation import bleu, cross_entropy
-from annotated.gpu import FastUpdate, Objective, Passes, Prefetch, Recorded, StaticBatches, fuse, precision_context
-from annotated.training import Recipe, Run, list_checkpoints, provenance, train
+from annotated.files import read_json
+from annotated.gpu import FastUpdate, Objective, Prefetch, StaticBatches, TrainStep, fuse, precision_context
+from annotated.graphs import CudaGraphTrainStep
+from annotated.records import Record, about_corpus
+from annotated.training import Recipe, Run, average, list_checkpoints, train
 from annotated.transformer import BASE, Transformer
 
 SIZES = {"N": 4, "d_model": 128, "d_ff": 256, "h": 4, "P_drop": 0.3}
@@ -62,11 +65,11 @@ class Resampled:
 
 def average_of(model, checkpoints):
     """Give the model the mean of the weights of these checkpoints."""
-    sums = {}
-    for checkpoint in checkpoints:
-        for name, value in load_file(checkpoint / "model.safetensors").items():
-            sums[name] = sums.get(name, 0) + value.double()
-    model.load_state_dict({name: total / len(checkpoints) for name, total in sums.items()}, strict=False)
+    with tempfile.TemporaryDirectory() as folder:  # where they are the last
+        Path(folder, "checkpoints").mkdir()
+        for checkpoint in checkpoints:
+            Path(folder, "checkpoints", checkpoint.name).symlink_to(checkpoint.resolve())
+        average(model, folder, len(checkpoints))
 
 
 def translate(model, vocabulary, pairs, beam, alpha):
@@ -98,7 +101,7 @@ def one_seed(protocol, seed, options):
     name = f"{options.out.name}-{seed}" if protocol == "raw" else f"{options.out.name}-{protocol}-{seed}"
     folder = options.out.with_name(name)
     if (folder / "scores.json").exists():
-        return json.loads((folder / "scores.json").read_text())
+        return read_json(folder / "scores.json")
     work, began = options.work / name, time.monotonic()
     work.mkdir(parents=True, exist_ok=True)
     corpus = load_corpus(CORPUS[protocol])
@@ -107,7 +110,7 @@ def one_seed(protocol, seed, options):
         Subwords.train([text for pair in texts for text in pair], options.vocab).save(work / "subwords.model")
     vocabulary = Subwords.load(work / "subwords.model")
     pairs, held_out = ([(vocabulary.encode(a), vocabulary.encode(b)) for a, b in part] for part in (texts, validation))
-    config = replace(BASE, **SIZES, vocab=len(vocabulary), norm=options.norm, final_norm=options.norm == "pre")
+    config = replace(BASE, **SIZES, vocab=len(vocabulary), norm=options.norm)
     recipe = Recipe(steps=options.steps, warmup=options.warmup, rate=options.rate, source_tokens=options.tokens,
                     target_tokens=options.tokens, seed=seed, save_every=options.save_every, keep=1000,
                     evaluate_every=options.save_every * 5)
@@ -121,32 +124,31 @@ def one_seed(protocol, seed, options):
     torch.manual_seed(seed)
     model = fuse(Transformer(config)).to(options.device)
     context = precision_context("bfloat16" if cuda else "float32", options.device)
-    update = FastUpdate((Recorded if cuda else Passes)(Objective(model), context))
+    update = FastUpdate((CudaGraphTrainStep if cuda else TrainStep)(Objective(model), context))
     check = list(token_batches(held_out, *budget))
 
     def evaluate(model):
         return {"validation_loss": round(cross_entropy(model, check), 4)}
 
-    prepared = time.monotonic() - began
-    train(model, recipe, batches, work, evaluate, partial(Run, update=update))
-    ended, log = time.monotonic(), (work / "log.jsonl").read_text().rstrip()
-    trained = json.loads(log.splitlines()[-1])["seconds"]  # of all sittings, where it was stopped and went on
-    how = SCORING[protocol]
-    chosen = choose(model, vocabulary, work, validation, options, how)
-    test = corpus.test[: options.pairs]
-    outputs = translate(model, vocabulary, test, options.beam, chosen["alpha"])
-    score, signature = bleu(outputs, [target for _, target in test], **how)
-    scores = {
-        "bleu": round(score, 2), "signature": signature, "corpus": CORPUS[protocol], "sentences": len(test),
-        "beam": options.beam, **chosen, "seconds of training": trained,
-        "seconds in all": round(prepared + trained + time.monotonic() - ended, 1),
-    }
-    data = {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance}
-    run = provenance(config=config, recipe=recipe, data=data)
-    for file, content in (("run.json", json.dumps(run, indent=1)), ("log.jsonl", log),
-                          ("outputs.txt", "\n".join(outputs)), ("scores.json", json.dumps(scores, indent=1))):
-        with replacing(folder / file) as fresh:
-            fresh.write_text(content + "\n", encoding="utf-8")
+    what = {"config": config, "recipe": recipe, "data": about_corpus(corpus)}
+    with Record.begin(folder, free=("steps",), **what) as record:
+        prepared = time.monotonic() - began
+        train(model, recipe, batches, work, evaluate, partial(Run, update=update))
+        ended, log = time.monotonic(), (work / "log.jsonl").read_text().rstrip()
+        trained = json.loads(log.splitlines()[-1])["seconds"]  # of all sittings, where it was stopped and went on
+        how = SCORING[protocol]
+        chosen = choose(model, vocabulary, work, validation, options, how)
+        test = corpus.test[: options.pairs]
+        outputs = translate(model, vocabulary, test, options.beam, chosen["alpha"])
+        score, signature = bleu(outputs, [target for _, target in test], **how)
+        scores = {
+            "bleu": round(score, 2), "signature": signature, "corpus": CORPUS[protocol], "sentences": len(test),
+            "beam": options.beam, **chosen, "seconds of training": trained,
+            "seconds in all": round(prepared + trained + time.monotonic() - ended, 1),
+        }
+        record.write("log.jsonl", log + "\n")
+        record.write("outputs.txt", "\n".join(outputs) + "\n")
+        record.write_scores(scores)  # last: a folder with scores is not made again
     shutil.rmtree(work)
     return scores
 

@@ -12,11 +12,10 @@ cannot be imported or fails is recorded with its reason.
 import argparse
 import time
 from dataclasses import replace
-from importlib.metadata import version
 
 import on_gpu
 import torch
-from peers import TorchTransformer, X, summary, torch_weights, x_weights
+from peers import TorchTransformer, X, summary
 
 from annotated.data import Batches
 from annotated.optimization import optimizer
@@ -37,13 +36,11 @@ def sides(config, options):
         changes = {"precision": "bfloat16"} if change is None else chosen | change
         model = model.to(options.device)
         found[name] = model, on_gpu.prepare(model, changes, options.device, options.backend)
-    for name, kind, copy in (("torch.nn.Transformer", TorchTransformer, torch_weights), ("XTransformer", X, x_weights)):
+    for name, kind in (("torch.nn.Transformer", TorchTransformer), ("XTransformer", X)):
         for compile_ in (False,) if options.not_compiled else (False, True):
             label = f"{name}, compiled" if compile_ else name
             try:
-                model = kind(config)
-                copy(ours, model)
-                model = model.to(options.device)
+                model = kind(ours).to(options.device)
                 if compile_:
                     model.compile(dynamic=True, backend=options.backend)
                 found[label] = model, on_gpu.prepare(model, {"precision": "bfloat16"}, options.device)
@@ -71,36 +68,36 @@ def main():
     torch.backends.mha.set_fastpath_enabled(False)  # torch's own, which is for inference only: compare what is timed
     parser.add_argument("--not-compiled", action="store_true", help="leave out what is compiled, for a trial")
     options = parser.parse_args()
-    scores = on_gpu.done_before(options.out)
-    for size in options.sizes:
-        if size in scores:
-            continue
-        on_gpu.forget_compiled()
-        config = replace(on_gpu.CONFIGS[size], P_drop=0.0, eps_norm=1e-5)  # both others: eps 1e-5
-        pairs = on_gpu.drawn_pairs(options.tokens * options.batches, config.vocab)
-        batches = list(Batches(pairs, options.tokens, options.tokens)())
-        found, missing = sides(config, options)
-        source, target = (ids[:8].to(options.device) for ids in batches[0])
-        rows = {"largest difference of a logit": check_equal(found, (source, target[:, :-1]))}
-        adams = {name: optimizer(model) for name, (model, _) in found.items()}
-        runs = {name: turn(model, adams[name], update, batches, options.device)
-                for name, (model, update) in found.items()}
-        for name, run in list(runs.items()):  # warm up, which compiles
-            try:
-                run()
-            except Exception as error:
-                missing[name] = " ".join(str(error).split())[:300]
-                del runs[name]
-        times = take_turns(runs, options.rounds)
-        tokens = sum(len(t) for _, t in pairs)
-        for name, row in summary(times, "ours" if "ours" in times else "ours, not compiled").items():
-            rows[name] = row | {"tokens a second": round(tokens / row["median"])}
-        scores[size] = rows | {"missing": missing}
-        versions = {} if "XTransformer" in missing else {"x-transformers": version("x-transformers")}
-        on_gpu.write(options.out, scores, versions)
-        for name in times:
-            row = rows[name]
-            print(f"{size}: {name:32} {row['tokens a second']:,} tokens/s, {row['times as long as ours']}", flush=True)
+    with on_gpu.begin(options, packages=("x-transformers",)) as record:
+        scores = record.scores
+        for size in options.sizes:
+            if size in scores:
+                continue
+            on_gpu.forget_compiled()
+            config = replace(on_gpu.CONFIGS[size], P_drop=0.0, eps_norm=1e-5)  # both others: eps 1e-5
+            pairs = on_gpu.drawn_pairs(options.tokens * options.batches, config.vocab)
+            batches = list(Batches(pairs, options.tokens, options.tokens)())
+            found, missing = sides(config, options)
+            source, target = (ids[:8].to(options.device) for ids in batches[0])
+            rows = {"largest difference of a logit": check_equal(found, (source, target[:, :-1]))}
+            adams = {name: optimizer(model) for name, (model, _) in found.items()}
+            runs = {name: turn(model, adams[name], update, batches, options.device)
+                    for name, (model, update) in found.items()}
+            for name, run in list(runs.items()):  # warm up, which compiles
+                try:
+                    run()
+                except Exception as error:
+                    missing[name] = " ".join(str(error).split())[:300]
+                    del runs[name]
+            times = take_turns(runs, options.rounds)
+            tokens = sum(len(t) for _, t in pairs)
+            for name, row in summary(times, "ours" if "ours" in times else "ours, not compiled").items():
+                rows[name] = row | {"tokens a second": round(tokens / row["median"])}
+            scores[size] = rows | {"missing": missing}
+            record.write_scores(scores)
+            for name in times:
+                rate, ratio = rows[name]["tokens a second"], rows[name]["times as long as ours"]
+                print(f"{size}: {name:32} {rate:,} tokens/s, {ratio}", flush=True)
 
 
 def turn(model, adam, update, batches, device):

@@ -14,12 +14,14 @@ from pathlib import Path
 
 import on_gpu
 
+from annotated.records import Record
+
 PAPER = json.loads((Path(__file__).parent.parent / "book" / "paper.json").read_text())["training"]
 
 
 def best_rung(ladder, size):
     """The rung with most tokens a second, or the last but two where nothing is recorded."""
-    rows = [row for row in on_gpu.done_before(ladder).get(size, []) if "tokens a second" in row]
+    rows = [row for row in Record(ladder).scores.get(size, []) if "tokens a second" in row]
     return max(rows, key=lambda row: row["tokens a second"])["rung"] if rows else "compiled layers"
 
 
@@ -33,17 +35,18 @@ def main():
     rates, top = on_gpu.machine_ceilings(options.device, options.seconds)
     for size in options.sizes:
         out = options.out.with_name(f"{options.out.name}-{size}")
-        if on_gpu.done_before(out):
+        if Record(out).scores:
             continue
         on_gpu.forget_compiled()
         rung, config = options.rung or best_rung(options.ladder, size), on_gpu.CONFIGS[size]
         shape = options.device, options.tokens, options.batches, options.seconds, options.backend
-        row = on_gpu.measure(config, on_gpu.settings(rung), *shape)
-        share = row["operations a second"] / top
-        hours = PAPER.get(f"{size}_steps", 100_000) * row["milliseconds an update"] / 1e3 / 3600
-        scores = {"rung": rung, "ceilings": rates, **row, "share of the matrix rate": round(share, 4),
-                  "hours for the paper's updates": round(hours, 3), "tokens a side": options.tokens}
-        on_gpu.write(out, scores, config=config)
+        with on_gpu.begin(options, out, config=config) as record:
+            row = on_gpu.measure(config, on_gpu.settings(rung), *shape)
+            share = row["operations a second"] / top
+            hours = PAPER.get(f"{size}_steps", 100_000) * row["milliseconds an update"] / 1e3 / 3600
+            scores = {"rung": rung, "ceilings": rates, **row, "share of the matrix rate": round(share, 4),
+                      "hours for the paper's updates": round(hours, 3), "tokens a side": options.tokens}
+            record.write_scores(scores)
         print(f"{size}: {row['tokens a second']:,} tokens/s, {share:.1%} of the matrix rate, {hours:.2f} hours")
 
 

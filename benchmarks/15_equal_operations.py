@@ -14,24 +14,25 @@ share the work, a network each (--networks).
 """
 
 import argparse
-import fcntl
-import json
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import torch
+from script import run
 
 from annotated.corpora import load_corpus
-from annotated.data import Subwords, replacing, token_batches
+from annotated.data import Subwords, token_batches
 from annotated.decoding import Translator
 from annotated.evaluation import bleu, perplexity
 from annotated.gpu import products
+from annotated.records import Record, about_corpus
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
-from annotated.training import Recipe, provenance, train
+from annotated.training import Recipe, train
 from annotated.transformer import TINY, Transformer
 
 CORPUS, BUDGET, WARMUP = "multi30k-en-de", 1500, 400
@@ -85,29 +86,19 @@ def trained(name, recipe, texts, folder=None):
     return model, train(model, recipe, batches, folder, measure)
 
 
-def write(path, content):
-    with replacing(path) as fresh:
-        fresh.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+@contextmanager
+def scores_of(record):
+    """The scores as they are by now, to be added to: another process may have done so."""
+    with record.change("scores.json") as scores:
+        for name, empty in (("measured_on", "validation"), ("trials", {}), ("runs", [])):
+            scores.setdefault(name, empty)
+        yield scores
+        scores["runs"].sort(key=lambda made: (made["name"] != "Transformer", made["seed"]))
 
 
-def read(path):
-    """The scores so far."""
-    return json.loads(path.read_text()) if path.exists() else {"measured_on": "validation", "trials": {}, "runs": []}
-
-
-def amend(path, change):
-    """Change the scores as they are by now: another process may have added to them."""
-    with open(path.parent / ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        record = read(path)
-        change(record)
-        record["runs"].sort(key=lambda run: (run["name"] != "Transformer", run["seed"]))
-        write(path, record)
-
-
-def choose_rate(name, steps, texts, path):
+def choose_rate(name, steps, texts, record):
     """The factor of the lowest perplexity, doubled until the perplexity rises; each trial is recorded."""
-    rate, tried = RATES[name], read(path)["trials"].get(name, {})
+    rate, tried = RATES[name], record.scores.get("trials", {}).get(name, {})
     while True:
         if str(rate) not in tried:
             short = Recipe(steps=max(1, steps // 3), warmup=WARMUP, rate=rate, seed=99)
@@ -115,7 +106,8 @@ def choose_rate(name, steps, texts, path):
                 tried[str(rate)] = trained(name, short, texts)[1][-1]["perplexity"]
             except FloatingPointError:
                 tried[str(rate)] = None  # it diverged
-            amend(path, lambda record: record["trials"].__setitem__(name, tried))
+            with scores_of(record) as scores:
+                scores["trials"][name] = tried
         best = min((r for r in tried if tried[r]), key=tried.get, default=None)
         if best != str(rate):
             break
@@ -139,20 +131,24 @@ def go(options):
     epoch = sum(1 for _ in batches(0, 0))
     total = operations(configs["Transformer"], pairs) / epoch * options.steps
     steps = {name: updates_for(total, config, pairs, batches) for name, config in configs.items()}
-    path, run_path = options.out / "scores.json", options.out / "run.json"
-    options.out.mkdir(parents=True, exist_ok=True)
-    if not run_path.exists():
-        write(run_path, provenance(
-            seed=options.seeds, operations=total, updates=steps,
-            config={name: asdict(config) for name, config in configs.items()},
-            parameters={name: sum(p.numel() for p in build(name, len(vocabulary), 0).parameters()) for name in RATES},
-            data={"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance, "pairs": len(pairs)},
-        ))
+    what = {
+        "operations": total, "updates": steps,
+        "config": {name: asdict(config) for name, config in configs.items()},
+        "parameters": {name: sum(p.numel() for p in build(name, len(vocabulary), 0).parameters()) for name in RATES},
+        "data": about_corpus(corpus, pairs=len(pairs)),
+    }
+    free = "seed", "networks"  # two processes may share the work
+    with Record.begin(options.out, free, seed=options.seeds, networks=options.networks, **what) as record:
+        make_runs(options, record, steps, corpus, vocabulary, texts)
+
+
+def make_runs(options, record, steps, corpus, vocabulary, texts):
+    """The runs that the record lacks."""
     sources, references = (list(side) for side in zip(*corpus.validation, strict=True))
     for name in options.networks:
-        rate = choose_rate(name, steps[name], texts, path)
+        rate = choose_rate(name, steps[name], texts, record)
         for seed in options.seeds:
-            if any(run["name"] == name and run["seed"] == seed for run in read(path)["runs"]):
+            if any((made["name"], made["seed"]) == (name, seed) for made in record.scores.get("runs", [])):
                 continue
             recipe = Recipe(steps=steps[name], warmup=WARMUP, rate=rate, seed=seed,
                             evaluate_every=max(1, steps[name] // 20))
@@ -161,16 +157,16 @@ def go(options):
             seconds = round(time.monotonic() - began)
             outputs = Translator(model.eval(), vocabulary).translate(sources, 4)
             score, signature = bleu(outputs, references)
-            amend(path, lambda record, said=signature: record.update(signature=said))
             curve = [[line["step"], line["perplexity"]] for line in log if "perplexity" in line]
-            run = {
+            made = {
                 "name": name, "seed": seed, "rate": rate, "updates": steps[name], "bleu": round(score, 2),
                 "perplexity": curve[-1][1], "seconds": seconds, "curve": curve,
                 "examples": list(islice(zip(sources, references, outputs, strict=True), 40, 46)),
             }
-            amend(path, lambda record, run=run: record["runs"].append(run))
+            with scores_of(record) as scores:
+                scores["signature"] = signature
+                scores["runs"].append(made)
             print(f"{name:18} seed {seed}: perplexity {curve[-1][1]:.2f}, BLEU {score:.2f}, {seconds} s", flush=True)
-    (options.out / ".lock").unlink(missing_ok=True)
 
 
 def main():
@@ -183,15 +179,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("results/15-equal-operations"))
     options = parser.parse_args()
-    try:
-        go(options)
-    except (ValueError, OSError, FloatingPointError) as error:
-        print(f"15_equal_operations: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("15_equal_operations: stopped; the same command goes on with the runs that are missing", file=sys.stderr)
-        return 130
-    return 0
+    return run(go, options)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from peers import keep_memory, write_record
+from peers import keep_memory
 from torch import nn
 from tqdm import tqdm
 
@@ -30,6 +30,7 @@ from annotated.comparison import (
 )
 from annotated.layers import FeedForward
 from annotated.multihead import MultiHeadAttention
+from annotated.records import Record
 
 ROOT = Path(__file__).resolve().parent.parent
 LENGTHS, WIDTHS = [64, 128, 256, 512, 1024, 2048, 4096], [64, 128, 256, 512]
@@ -122,26 +123,28 @@ def main():
     torch.manual_seed(0)
     keep_memory()
     grid, kernels, neighbourhoods = [], [], []
-    for d in tqdm(WIDTHS, unit="width"):
-        for n in LENGTHS:
-            functions = layers(d)
-            grid += [row | {"multiplications": work(n, d, row["layer"])} for row in measure(functions, n, d, args)]
-    n, d = K_AT
-    for k in KERNELS:
-        functions = {"convolutional": Convolution(d, k), "convolutional (separable)": separable_convolution(d, k)}
-        kernels += [row | {"k": k} for row in measure(functions, n, d, args)]
-    n, d = R_AT
-    for r in NEIGHBOURHOODS:
-        functions = {"self-attention (restricted)": partial(look_around, r=r)}
-        neighbourhoods += [row | {"r": r} for row in measure(functions, n, d, args)]
-    scores = {
-        "unit": "ms: milliseconds of processor time, fastest and median; peak, kept: bytes",
-        "config": {"sentences": 1, "k": K, "r": R, "d_k": HEAD, "d_ff / d": 4, "k_at": K_AT, "r_at": R_AT},
-        "grid": grid,
-        "kernels": kernels,
-        "neighbourhoods": neighbourhoods,
-    }
-    write_record(args.out, scores, {})
+    config = {"sentences": 1, "k": K, "r": R, "d_k": HEAD, "d_ff / d": 4, "k_at": K_AT, "r_at": R_AT}
+    with Record.begin(args.out, anew=True, seed=0, config=config) as record:
+        for d in tqdm(WIDTHS, unit="width"):
+            for n in LENGTHS:
+                functions = layers(d)
+                grid += [row | {"multiplications": work(n, d, row["layer"])} for row in measure(functions, n, d, args)]
+        n, d = K_AT
+        for k in KERNELS:
+            functions = {"convolutional": Convolution(d, k), "convolutional (separable)": separable_convolution(d, k)}
+            kernels += [row | {"k": k} for row in measure(functions, n, d, args)]
+        n, d = R_AT
+        for r in NEIGHBOURHOODS:
+            functions = {"self-attention (restricted)": partial(look_around, r=r)}
+            neighbourhoods += [row | {"r": r} for row in measure(functions, n, d, args)]
+        scores = {
+            "unit": "ms: milliseconds of processor time, fastest and median; peak, kept: bytes",
+            "config": config,
+            "grid": grid,
+            "kernels": kernels,
+            "neighbourhoods": neighbourhoods,
+        }
+        record.write_scores(scores)
     for row in grid:
         if row["n"] in (64, 4096):
             print(row, file=sys.stderr)

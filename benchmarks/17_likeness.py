@@ -15,24 +15,23 @@ Writes OUT/run.json and scores.json; a run of the same command goes on with the 
 """
 
 import argparse
-import importlib
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
+from table_3 import CORPUS, small_recipe
 from torch.nn import functional as F
 
 from annotated.corpora import load_corpus
-from annotated.data import Subwords, replacing, token_batches
+from annotated.data import Subwords, token_batches
 from annotated.decoding import evaluating
 from annotated.evaluation import cross_entropy
-from annotated.training import provenance, train
+from annotated.records import Record, about_corpus
+from annotated.training import train
 from annotated.transformer import Config, Transformer
 from annotated.variations import TABLE_3, shrink
 
-variations = importlib.import_module("17_variations")
 KINDS = {
     "norm after": {},
     "norm before": {"norm": "pre", "final_norm": True},
@@ -76,39 +75,34 @@ def main():
     parser.add_argument("--out", type=Path, default=Path("results/17-likeness"))
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    corpus = load_corpus(variations.CORPUS)
+    corpus = load_corpus(CORPUS)
     texts = corpus.train[: options.pairs]
     vocabulary = Subwords.train((text for pair in texts for text in pair), options.vocab)
     pairs, held_out = ([(vocabulary.encode(s), vocabulary.encode(t)) for s, t in part]
                        for part in (texts, corpus.validation[: options.held_out]))
     shared = argparse.Namespace(steps=options.updates, warmup=200, rate=0.5, tokens=1500)  # 17_variations' defaults
-    recipe = replace(variations.small_recipe(TABLE_3["base"], shared), evaluate_every=options.every)
+    recipe = replace(small_recipe(TABLE_3["base"], shared), evaluate_every=options.every)
     base = replace(shrink(Config(), 8, 2), vocab=len(vocabulary))
     batches = partial(token_batches, pairs, recipe.source_tokens, recipe.target_tokens, recipe.seed)
     check = list(token_batches(held_out, recipe.source_tokens, recipe.target_tokens))
-    path = options.out / "scores.json"
-    scores = json.loads(path.read_text()) if path.exists() else {}
-    run = provenance(config=asdict(base), recipe=asdict(recipe), kinds=KINDS, rates=RATES, data={
-        "corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance,
-        "pairs": len(pairs), "held out": len(held_out),
-    })
-    for kind, N in STACKS:
-        name = f"{kind}, {N}"
-        if name in scores:
-            continue
-        torch.manual_seed(recipe.seed)
-        model = Transformer(replace(base, N=N, **KINDS[kind]))
-        first = {"step": 0, **measure(check, model)}
-        slower = replace(recipe, rate=recipe.rate * RATES.get(kind, 1))
-        log = train(model, slower, batches, evaluate=partial(measure, check))
-        keep = ("step", "loss", "exchanged", "likeness")
-        curve = [{field: line[field] for field in keep} for line in log if "likeness" in line]
-        scores[name] = {"kind": kind, "N": N, "curve": [first, *curve]}
-        print(f"{name:36}", *(f"{field} {curve[-1][field]:.2f}" for field in keep[1:]), flush=True)
-        options.out.mkdir(parents=True, exist_ok=True)
-        for file, content in (("run.json", run), ("scores.json", scores)):
-            with replacing(options.out / file) as fresh:
-                fresh.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    data = about_corpus(corpus, **{"pairs": len(pairs), "held out": len(held_out)})
+    what = {"config": base, "recipe": recipe, "kinds": KINDS, "rates": RATES, "data": data}
+    with Record.begin(options.out, **what) as record:
+        scores = record.scores
+        for kind, N in STACKS:
+            name = f"{kind}, {N}"
+            if name in scores:
+                continue
+            torch.manual_seed(recipe.seed)
+            model = Transformer(replace(base, N=N, **KINDS[kind]))
+            first = {"step": 0, **measure(check, model)}
+            slower = replace(recipe, rate=recipe.rate * RATES.get(kind, 1))
+            log = train(model, slower, batches, evaluate=partial(measure, check))
+            keep = ("step", "loss", "exchanged", "likeness")
+            curve = [{field: line[field] for field in keep} for line in log if "likeness" in line]
+            scores[name] = {"kind": kind, "N": N, "curve": [first, *curve]}
+            print(f"{name:36}", *(f"{field} {curve[-1][field]:.2f}" for field in keep[1:]), flush=True)
+            record.write_scores(scores)
 
 
 if __name__ == "__main__":

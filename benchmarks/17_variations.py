@@ -17,28 +17,29 @@ time for; a GPU has time for more (--device cuda --width 2 --depth 1, and anothe
 """
 
 import argparse
-import hashlib
-import json
 import os
 import shutil
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
+from script import run
+from table_3 import CORPUS, small_recipe
 
 from annotated.corpora import load_corpus
-from annotated.data import Subwords, replacing, token_batches
+from annotated.data import Subwords, token_batches
 from annotated.decoding import Translator
 from annotated.evaluation import accuracy, bleu, bleu_counts, perplexity, resampled_difference
+from annotated.files import sha256_of, write_json
+from annotated.records import Record, about_corpus, read_run
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
-from annotated.training import Recipe, provenance, train
+from annotated.training import train
 from annotated.transformer import Config
 from annotated.variations import PRE_NORM, PRESETS, SCORES, TABLE_3, shrink
 
-CORPUS = "multi30k-en-de"
 RECURRENT = 640  # d_model of the recurrent baseline before the division, whose weights are then about as many as base's
 ROWS = TABLE_3 | SCORES | PRE_NORM | PRESETS | {"recurrent": None}
 ROWS.pop("paper")  # base under another name
@@ -48,23 +49,6 @@ SEEDS = {"base": range(5)}  # of any other row: 0
 def slug(row, seed):
     """The name of a run's file."""
     return row.replace(" ", "-").replace("=", "-") + f"-{seed}"
-
-
-def write(path, content):
-    """Write JSON whole or not at all."""
-    with replacing(path) as fresh:
-        fresh.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def small_recipe(variation, options):
-    """The reduced recipe; what a preset changes in the paper's changes it by the same factor."""
-    paper, here = Recipe(), {
-        "steps": options.steps, "warmup": options.warmup, "rate": options.rate, "beta2": Recipe.beta2,
-        "source_tokens": options.tokens, "target_tokens": options.tokens,
-    }
-    for name, value in (variation.recipe if variation else {}).items():
-        here[name] = value if name == "beta2" else type(here[name])(here[name] * value / getattr(paper, name))
-    return Recipe(**here, evaluate_every=max(1, options.steps // 10), save_every=max(1, options.steps // 10), keep=1)
 
 
 def build(row, vocab, seed, width=8, depth=2):
@@ -94,7 +78,7 @@ def one_run(row, seed, corpus, vocabulary, options):
     check = list(token_batches(held_out, options.tokens, options.tokens))
     measure = lambda m: {"perplexity": round(perplexity(m, check), 4), "accuracy": round(accuracy(m, check), 4)}  # noqa: E731
     folder = options.cache / slug(row, seed)
-    folder.mkdir(parents=True, exist_ok=True)
+    Record.begin(folder, row=row, config=model.config, recipe=recipe)  # a run that was stopped goes on
     log = train(model, recipe, batches, folder, measure)
     seconds = max(line.get("seconds", 0) for line in log)
     sources, references = (list(side) for side in zip(*corpus.validation, strict=True))
@@ -103,8 +87,7 @@ def one_run(row, seed, corpus, vocabulary, options):
     score, signature = bleu(outputs, references)
     curve = [line for line in log if "perplexity" in line]
     last = [line["loss"] for line in log if "loss" in line and line["step"] > 0.9 * recipe.steps]
-    run = provenance(row=row, config=asdict(model.config), recipe=asdict(recipe))
-    run |= {
+    made = read_run(folder) | {
         "parameters": sum(p.numel() for p in model.parameters()),
         "perplexity": curve[-1]["perplexity"], "accuracy": curve[-1]["accuracy"],
         "bleu": round(score, 2), "bleu_interval": interval(outputs, references), "signature": signature,
@@ -112,9 +95,9 @@ def one_run(row, seed, corpus, vocabulary, options):
         "training_seconds": seconds, "seconds": round(time.monotonic() - began), "curve": curve,
         "examples": outputs[:5],
     }
-    write(options.out / "runs" / f"{slug(row, seed)}.json", run)
+    write_json(options.out / "runs" / f"{slug(row, seed)}.json", made)
     shutil.rmtree(folder)
-    return run
+    return made
 
 
 def epochs(pairs, recipe):
@@ -138,23 +121,12 @@ def taken(path):
 
 
 def begin(options, corpus, vocabulary):
-    """Write what all runs share, once; a record begun otherwise is not gone on with."""
-    path = options.out / "run.json"
-    recipe = asdict(small_recipe(TABLE_3["base"], options))
-    shared = {
-        "recipe": recipe, "subwords_sha256": hashlib.sha256(vocabulary.model).hexdigest(),
-        "config": asdict(replace(shrink(Config(), options.width, options.depth), vocab=len(vocabulary))),
-        "data": {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance,
-                 "pairs": {part: len(getattr(corpus, part)) for part in ("train", "validation")}},
-    }
-    if not path.exists():
-        return write(path, provenance(**shared))
-    begun = json.loads(path.read_text())
-    for name, kind in (("config", Config), ("recipe", Recipe)):  # fields that came later had their defaults
-        begun[name] = asdict(kind()) | begun[name]
-    for name, value in json.loads(json.dumps(shared)).items():
-        if begun[name] != value:
-            raise ValueError(f"{options.out} was begun with another {name}: choose another --out")
+    """The record that all runs share; one begun otherwise is not gone on with."""
+    config = replace(shrink(Config(), options.width, options.depth), vocab=len(vocabulary))
+    lengths = {part: len(getattr(corpus, part)) for part in ("train", "validation")}
+    return Record.begin(
+        options.out, recipe=small_recipe(TABLE_3["base"], options), subwords_sha256=sha256_of(vocabulary.model),
+        config=config, data=about_corpus(corpus, pairs=lengths))
 
 
 def go(options):
@@ -163,20 +135,24 @@ def go(options):
     corpus = load_corpus(CORPUS)
     corpus = replace(corpus, train=corpus.train[: options.pairs], validation=corpus.validation[: options.pairs])
     vocabulary = Subwords.train((text for pair in corpus.train for text in pair), options.vocab)
-    (options.out / "runs").mkdir(parents=True, exist_ok=True)
     options.cache.mkdir(parents=True, exist_ok=True)
-    begin(options, corpus, vocabulary)
-    for row in options.row or ROWS:
-        for seed in SEEDS.get(row, [0]) if options.seeds is None else options.seeds:
-            lock = options.cache / f"{slug(row, seed)}.pid"
-            if (options.out / "runs" / f"{slug(row, seed)}.json").exists() or taken(lock):
-                continue
-            try:
-                print(f"{row}, seed {seed}", file=sys.stderr)
-                run = one_run(row, seed, corpus, vocabulary, options)
-            finally:
-                lock.unlink(missing_ok=True)
-            print(f"{row:16} seed {seed}  perplexity {run['perplexity']:6.3f}  BLEU {run['bleu']:5.2f}", flush=True)
+    with begin(options, corpus, vocabulary):
+        for row in options.row or ROWS:
+            for seed in SEEDS.get(row, [0]) if options.seeds is None else options.seeds:
+                unless_made(row, seed, corpus, vocabulary, options)
+
+
+def unless_made(row, seed, corpus, vocabulary, options):
+    """Make a run, unless it is there or another process is at it."""
+    lock = options.cache / f"{slug(row, seed)}.pid"
+    if (options.out / "runs" / f"{slug(row, seed)}.json").exists() or taken(lock):
+        return
+    try:
+        print(f"{row}, seed {seed}", file=sys.stderr)
+        made = one_run(row, seed, corpus, vocabulary, options)
+    finally:
+        lock.unlink(missing_ok=True)
+    print(f"{row:16} seed {seed}  perplexity {made['perplexity']:6.3f}  BLEU {made['bleu']:5.2f}", flush=True)
 
 
 def main(arguments=None):
@@ -196,15 +172,7 @@ def main(arguments=None):
     parser.add_argument("--cache", type=Path, default=Path(".cache/17-variations"), help="of trainings under way")
     parser.add_argument("--out", type=Path, default=Path("results/17-variations"))
     options = parser.parse_args(arguments)
-    try:
-        go(options)
-    except (ValueError, OSError, FloatingPointError) as error:
-        print(f"17_variations: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("17_variations: stopped; the same command goes on from there", file=sys.stderr)
-        return 130
-    return 0
+    return run(go, options)
 
 
 if __name__ == "__main__":

@@ -18,17 +18,17 @@ import json
 import sys
 import time
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
+from script import run
 
-from annotated.data import Words, replacing, token_batches
+from annotated.data import Words, token_batches
 from annotated.decoding import beam_search, greedy, packed
-from annotated.gpu import Team, make_run
+from annotated.distributed import fast_run
+from annotated.files import read_json, sha256_of, write_json
 from annotated.parsing import (
     TREEBANKS,
     WellFormed,
@@ -51,7 +51,8 @@ from annotated.parsing import (
     vocabularies,
     words_of,
 )
-from annotated.training import Recipe, Run, average, provenance, train
+from annotated.records import Record
+from annotated.training import Recipe, Run, average, train
 from annotated.transformer import TINY, Transformer
 
 LENGTHS = (10, 20, 30, 40, 60, 10_000)  # a sentence's words, at most, of each group in the record
@@ -65,7 +66,7 @@ def read(options):
             raise ValueError("--train, --dev and --test belong together: give a file or a folder for each")
         parts = {part: read_trees(path) for part, path in given.items()}
         about = {"treebank": "from files", "licence": "of whoever made it",
-                 "sha256": {part: sha256("\n".join(trees).encode()).hexdigest() for part, trees in parts.items()}}
+                 "sha256": {part: sha256_of("\n".join(trees).encode()) for part, trees in parts.items()}}
     else:
         parts, published = load_treebank(options.treebank), TREEBANKS[options.treebank]
         if "test" not in parts:  # the published development part is the test, one sentence in ten of the rest ours
@@ -85,14 +86,14 @@ def prepared(options):
     kept = options.work / "prepared.json"
     names = ("treebank", "train", "dev", "test", "least", "trees", "words")
     asked = repr([getattr(options, name) for name in names])
-    found = json.loads(kept.read_text()) if kept.exists() else {}
+    found = read_json(kept) if kept.exists() else {}
     if found.get("asked") != asked:
         parts, about = read(options)
         words, tokens = vocabularies(parts["train"], options.least)
         pairs = [encode_tree(tree, words, tokens) for tree in parts["train"]]
         found = {"asked": asked, "parts": parts, "about": about, "words": words.words[4:], "tokens": tokens.words[4:],
                  "pairs": [pair for pair in pairs if len(pair[0]) <= options.words]}
-        write(kept, json.dumps(found))
+        write_json(kept, found, indent=None)
     return found["parts"], found["about"], Words(found["words"]), Words(found["tokens"]), found["pairs"]
 
 
@@ -202,12 +203,6 @@ def score(model, beam, parts, words, tokens):
     return scores, round(seconds), examples
 
 
-def write(path, content):
-    """Write a file whole or not at all."""
-    with replacing(path) as fresh:
-        fresh.write_text(content, encoding="utf-8")
-
-
 def go(options):
     """Train, or go on, then choose on the development part and score the test part."""
     torch.set_num_threads(options.threads)
@@ -227,8 +222,7 @@ def go(options):
     batches = partial(token_batches, pairs, options.words, options.words, options.seed)
     start = Run
     if device.type == "cuda":
-        fast = SimpleNamespace(device=options.device, precision="bfloat16", compile=False)
-        start = partial(make_run, options=fast, team=Team())
+        start = partial(fast_run, precision="bfloat16")
 
     def evaluate(model):
         fast = quick(model)
@@ -238,33 +232,27 @@ def go(options):
         return {"strict_f1": round(bracket_f1(some, strict).f1, 2), "no_tree": sum(tree is None for tree in strict),
                 "constrained_f1": round(bracket_f1(some, trees_from(bound, held_out, "constrained")).f1, 2)}
 
-    options.out.mkdir(parents=True, exist_ok=True)
-    kept = options.work / "run.json"
-    run = provenance(seed=options.seed, config=asdict(config), recipe=asdict(recipe), data=about, least=options.least,
-                     parameters=sum(p.numel() for p in model.parameters()),
-                     vocabulary={"words": len(words), "tokens": len(tokens)},
-                     training={"sentences": len(pairs), "words": sum(len(source) - 1 for source, _ in pairs)})
-    if kept.exists():
-        begun = json.loads(kept.read_text())
-        if begun["config"] != json.loads(json.dumps(run["config"])) or begun["data"] != json.loads(json.dumps(about)):
-            raise ValueError(f"{options.work} was begun with another model or treebank: choose another --work")
-        again = {name: run[name] for name in ("command", "commit", "date")}
-        run = begun | {"recipe": run["recipe"], "continued": [*begun.get("continued", []), again]}
-    write(kept, json.dumps(run, indent=1) + "\n")
-    log = train(model, recipe, batches, options.work, evaluate, start)
-    dev = parts["dev"][:: max(1, len(parts["dev"]) // options.dev_sentences)]
-    chosen = choose(model, options.work, dev, words, tokens, options.beams)
-    scores, seconds, examples = score(model, chosen["beam"], parts, words, tokens)
-    evaluations = [line for line in log if "constrained_f1" in line]
-    record = {"measured_on": "test", "sentences": len(parts["test"]), "right_branching": baseline(parts), **scores,
-              "chosen": chosen, "training_seconds": evaluations[-1]["seconds"], "decoding_seconds": seconds,
-              "words_seen": sum(line["tokens"] for line in log if "tokens" in line)}
-    write(options.out / "run.json", json.dumps(run, indent=1) + "\n")
-    write(options.out / "log.jsonl", "".join(json.dumps(line) + "\n" for line in log))
-    write(options.out / "examples.json", json.dumps(examples, indent=1, ensure_ascii=False) + "\n")
-    write(options.out / "scores.json", json.dumps(record, indent=1) + "\n")
-    print(json.dumps({way: record[way]["f1"] for way in ("strict", "repaired", "constrained")}
-                     | {"right_branching": record["right_branching"]["labelled"]["f1"]}))
+    what = {
+        "seed": options.seed, "config": config, "recipe": recipe, "data": about, "least": options.least,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "vocabulary": {"words": len(words), "tokens": len(tokens)},
+        "training": {"sentences": len(pairs), "words": sum(len(source) - 1 for source, _ in pairs)},
+    }
+    Record.begin(options.work, free=("recipe",), **what)  # its checkpoints are of this run, wherever the record goes
+    with Record.begin(options.out, free=("recipe",), **what) as record:
+        log = train(model, recipe, batches, options.work, evaluate, start)
+        dev = parts["dev"][:: max(1, len(parts["dev"]) // options.dev_sentences)]
+        chosen = choose(model, options.work, dev, words, tokens, options.beams)
+        found, seconds, examples = score(model, chosen["beam"], parts, words, tokens)
+        evaluations = [line for line in log if "constrained_f1" in line]
+        scores = {"measured_on": "test", "sentences": len(parts["test"]), "right_branching": baseline(parts), **found,
+                  "chosen": chosen, "training_seconds": evaluations[-1]["seconds"], "decoding_seconds": seconds,
+                  "words_seen": sum(line["tokens"] for line in log if "tokens" in line)}
+        record.write("log.jsonl", "".join(json.dumps(line) + "\n" for line in log))
+        record.write("examples.json", json.dumps(examples, indent=1, ensure_ascii=False) + "\n")
+        record.write_scores(scores)
+    print(json.dumps({way: scores[way]["f1"] for way in ("strict", "repaired", "constrained")}
+                     | {"right_branching": scores["right_branching"]["labelled"]["f1"]}))
 
 
 def main():
@@ -293,15 +281,7 @@ def main():
     parser.add_argument("--work", type=Path, default=Path(".cache/18-parsing"), help="for checkpoints")
     parser.add_argument("--out", type=Path, default=Path("results/18-parsing"))
     options = parser.parse_args()
-    try:
-        go(options)
-    except (ValueError, OSError, FloatingPointError) as error:
-        print(f"18_parsing: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("18_parsing: stopped; the same command goes on from there", file=sys.stderr)
-        return 130
-    return 0
+    return run(go, options)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from annotated.data import replacing, token_batches
+from annotated.data import token_batches
 from annotated.grammar import grammar_examples
 from annotated.parsing import (
     WellFormed,
@@ -29,7 +29,8 @@ from annotated.parsing import (
     vocabularies,
     words_of,
 )
-from annotated.training import Recipe, provenance, train
+from annotated.records import Record
+from annotated.training import Recipe, train
 from annotated.transformer import TINY, Transformer
 
 STARTS = {
@@ -61,22 +62,21 @@ def main():
             scores[f"{name}_f1"] = round(bracket_f1(held_out, list(made)).f1, 2)
         return scores
 
-    runs = {}
-    for name, (changes, beside) in STARTS.items():
-        print(name, file=sys.stderr)
-        torch.manual_seed(0)
-        model = Transformer(replace(config, **changes))
-        log = train(side_by_side(model) if beside else model, recipe,
-                    partial(token_batches, pairs, 800, 800), evaluate=evaluate)
-        runs[name] = [{k: v for k, v in line.items() if k != "seconds"} for line in log if "strict_f1" in line]
-        runs[name][-1]["loss"] = log[-2]["loss"]
     base = [right_branching(sentence, *common_labels(trees)) for sentence in sentences]
+    runs = {}
     scores = {"measured_on": "validation", "sentences": len(held_out),
               "right_branching_f1": round(bracket_f1(held_out, base).f1, 2), "runs": runs}
-    run = provenance(config=config, recipe=recipe, data={"corpus": "grammar", "trees": len(trees)})
-    for name, content in (("run.json", run), ("scores.json", scores)):
-        with replacing(options.out / name) as fresh:
-            fresh.write_text(json.dumps(content, indent=1) + "\n")
+    what = {"config": config, "recipe": recipe, "data": {"corpus": "grammar", "trees": len(trees)}}
+    with Record.begin(options.out, anew=True, **what) as record:
+        for name, (changes, beside) in STARTS.items():
+            print(name, file=sys.stderr)
+            torch.manual_seed(0)
+            model = Transformer(replace(config, **changes))
+            log = train(side_by_side(model) if beside else model, recipe,
+                        partial(token_batches, pairs, 800, 800), evaluate=evaluate)
+            runs[name] = [{k: v for k, v in line.items() if k != "seconds"} for line in log if "strict_f1" in line]
+            runs[name][-1]["loss"] = log[-2]["loss"]
+            record.write_scores(scores)
     print(json.dumps({name: lines[-1] for name, lines in runs.items()}, indent=1))
 
 

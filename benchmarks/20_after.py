@@ -28,11 +28,12 @@ import random
 import sys
 import time
 from copy import deepcopy
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_model, save_model
+from script import run
 
 from annotated.after import (
     CHANGES,
@@ -47,50 +48,40 @@ from annotated.after import (
     learn,
     pretrain,
 )
-from annotated.data import Words, pad_batch, replacing
+from annotated.data import Words, pad_batch
 from annotated.decoding import evaluating
+from annotated.files import atomic_write
 from annotated.grammar import grammar_examples
-from annotated.training import provenance
+from annotated.records import Record
 from annotated.transformer import TINY
 
 LABELS = (50, 200, 1000, 4000)
 RATES = (1e-3, 3e-3)
 
 
-def write(path, text):
-    """Write a file whole or not at all."""
-    with replacing(path) as fresh:
-        fresh.write_text(text, encoding="utf-8")
+def record_of(options, config, **what):
+    """The record of these options; more seeds may follow."""
+    return Record.begin(options.out, free=("seeds",), seed=0, seeds=options.seeds, config=config, **what)
 
 
-def begin(out, about):
-    """Write run.json, or note that the record is gone on with; it must be of the same settings."""
-    path, run = out / "run.json", provenance(**about)
-    if path.exists():
-        begun = json.loads(path.read_text())
-        for name in about:
-            if begun[name] != json.loads(json.dumps(about[name])):
-                raise ValueError(f"{out} was begun with another {name}: choose another --out")
-        run = begun | {"continued": [*begun.get("continued", []), {k: run[k] for k in ("command", "commit", "date")}]}
-    write(path, json.dumps(run, indent=1) + "\n")
-
-
-def read_scores(out, empty):
-    path = out / "scores.json"
-    return json.loads(path.read_text()) if path.exists() else empty
-
-
-def add_run(out, empty, run):
+def add_run(record, made):
     """Add a run to the record as it is now: another process may be making other seeds."""
-    scores = read_scores(out, empty)
-    scores["runs"].append(run)
-    write(out / "scores.json", json.dumps(scores, indent=1) + "\n")
-    print(json.dumps(run))
+    with record.change("scores.json") as scores:
+        scores["runs"].append(made)
+    print(json.dumps(made))
 
 
-def masked_model(out, config, text, blank, settings):
+def begun(record, **empty):
+    """The scores so far."""
+    with record.change("scores.json") as scores:
+        for name, value in {**empty, "runs": []}.items():
+            scores.setdefault(name, value)
+        return scores
+
+
+def masked_model(record, config, text, blank, settings):
     """The pre-trained model: trained once, then read again."""
-    model, path = MaskedModel(config).eval(), out / "model.safetensors"
+    model, path = MaskedModel(config).eval(), record.folder / "model.safetensors"
     if path.exists():
         load_model(model, path)
         return model
@@ -98,8 +89,8 @@ def masked_model(out, config, text, blank, settings):
     model = MaskedModel(config)
     losses = pretrain(model, text, blank, **settings)
     means = [{"step": i + 100, "loss": round(sum(losses[i : i + 100]) / 100, 4)} for i in range(0, len(losses), 100)]
-    write(out / "log.jsonl", "".join(json.dumps(line) + "\n" for line in means))
-    with replacing(path) as fresh:
+    record.write("log.jsonl", "".join(json.dumps(line) + "\n" for line in means))
+    with atomic_write(path) as fresh:
         save_model(model, fresh)
     return model
 
@@ -111,36 +102,38 @@ def pretraining(options):
     blank = len(words)
     config = replace(TINY, vocab=blank + 1, d_model=64, d_ff=256, P_drop=0.0)
     settings = {"steps": options.steps, "rate": 3e-3, "seed": 0}
-    begin(options.out, {"seed": 0, "config": asdict(config), "pretraining": settings,
-                        "finetuning": {"steps": 150, "sentences": 32, "rates": RATES}})
-    words.save(options.out / words.filename)
-    model = masked_model(options.out, config, [[1, *words.encode(x.source)] for x in train], blank, settings)
-    scores = read_scores(options.out, {"measured": "share of sentences right", "rates": RATES, "runs": []})
-    rng = random.Random(0)
-    task = {"train": label_sentences(train, rng), "test": label_sentences(test, rng)}
-    task["validation"] = label_sentences(validation, rng)
-    if "without labels" not in scores:
-        asked = {name: [judge(model, words, s, blank) == y for s, y in task[name]] for name in ("validation", "test")}
-        scores["without labels"] = {name: round(sum(right) / len(right), 4) for name, right in asked.items()}
-        scores["sentences"] = {name: len(rows) for name, rows in task.items()}
-        write(options.out / "scores.json", json.dumps(scores, indent=1) + "\n")
-    rows = {name: [([1, *words.encode(s)], y) for s, y in part] for name, part in task.items()}
-    done = {(r["start"], r["labels"], r["rate"], r["seed"]) for r in scores["runs"]}
-    for seed in options.seeds:
-        own = random.Random(seed).sample(rows["train"], len(rows["train"]))
-        for labels in LABELS:
-            for rate in RATES:
-                for start in ("pre-trained", "random"):
-                    if (start, labels, rate, seed) in done:
-                        continue
-                    torch.manual_seed(seed)
-                    body = deepcopy(model) if start == "pre-trained" else MaskedModel(config)
-                    classifier = Classifier(body, 2)
-                    losses = finetune(classifier, own[:labels], 150, rate, seed)
-                    add_run(options.out, scores, {
-                        "start": start, "labels": labels, "rate": rate, "seed": seed,
-                        "training_loss": round(sum(losses[-10:]) / 10, 4),
-                        **{name: round(accuracy(classifier, rows[name]), 4) for name in ("validation", "test")}})
+    what = {"pretraining": settings, "finetuning": {"steps": 150, "sentences": 32, "rates": RATES}}
+    with record_of(options, config, **what) as record:
+        words.save(record.folder / words.filename)
+        model = masked_model(record, config, [[1, *words.encode(x.source)] for x in train], blank, settings)
+        scores = begun(record, measured="share of sentences right", rates=RATES)
+        rng = random.Random(0)
+        task = {"train": label_sentences(train, rng), "test": label_sentences(test, rng)}
+        task["validation"] = label_sentences(validation, rng)
+        if "without labels" not in scores:
+            held_out = {name: task[name] for name in ("validation", "test")}
+            asked = {name: [judge(model, words, s, blank) == y for s, y in part] for name, part in held_out.items()}
+            scores["without labels"] = {name: round(sum(right) / len(right), 4) for name, right in asked.items()}
+            scores["sentences"] = {name: len(rows) for name, rows in task.items()}
+            with record.change("scores.json") as now:
+                now.update({name: scores[name] for name in ("without labels", "sentences")})
+        rows = {name: [([1, *words.encode(s)], y) for s, y in part] for name, part in task.items()}
+        done = {(r["start"], r["labels"], r["rate"], r["seed"]) for r in scores["runs"]}
+        for seed in options.seeds:
+            own = random.Random(seed).sample(rows["train"], len(rows["train"]))
+            for labels in LABELS:
+                for rate in RATES:
+                    for start in ("pre-trained", "random"):
+                        if (start, labels, rate, seed) in done:
+                            continue
+                        torch.manual_seed(seed)
+                        body = deepcopy(model) if start == "pre-trained" else MaskedModel(config)
+                        classifier = Classifier(body, 2)
+                        losses = finetune(classifier, own[:labels], 150, rate, seed)
+                        add_run(record, {
+                            "start": start, "labels": labels, "rate": rate, "seed": seed,
+                            "training_loss": round(sum(losses[-10:]) / 10, 4),
+                            **{name: round(accuracy(classifier, rows[name]), 4) for name in ("validation", "test")}})
 
 
 def longer(options):
@@ -149,22 +142,22 @@ def longer(options):
     words = Words.build((x.source, x.source) for x in train)
     config = replace(TINY, vocab=len(words) + 1, d_model=64, d_ff=256, P_drop=0.0)
     settings = {"steps": options.steps, "rate": 1e-3, "sentences": 32}
-    begin(options.out, {"seed": 0, "config": asdict(config), "training": settings})
-    scores = read_scores(options.out, {"measured": "share of sentences right", "runs": []})
-    rng = random.Random(0)  # the same task as in `pretraining`
-    rows = {name: [([1, *words.encode(s)], y) for s, y in label_sentences(part, rng)]
-            for name, part in (("train", train), ("test", test), ("validation", validation))}
-    done = {(r["labels"], r["seed"]) for r in scores["runs"]}
-    for seed in options.seeds:
-        own = random.Random(seed).sample(rows["train"], len(rows["train"]))
-        for labels in LABELS[2:]:
-            if (labels, seed) not in done:
-                torch.manual_seed(seed)
-                classifier = Classifier(MaskedModel(config), 2)
-                losses = finetune(classifier, own[:labels], settings["steps"], settings["rate"], seed)
-                add_run(options.out, scores, {
-                    "labels": labels, "seed": seed, "training_loss": round(sum(losses[-10:]) / 10, 4),
-                    **{name: round(accuracy(classifier, rows[name]), 4) for name in ("validation", "test")}})
+    with record_of(options, config, training=settings) as record:
+        scores = begun(record, measured="share of sentences right")
+        rng = random.Random(0)  # the same task as in `pretraining`
+        rows = {name: [([1, *words.encode(s)], y) for s, y in label_sentences(part, rng)]
+                for name, part in (("train", train), ("test", test), ("validation", validation))}
+        done = {(r["labels"], r["seed"]) for r in scores["runs"]}
+        for seed in options.seeds:
+            own = random.Random(seed).sample(rows["train"], len(rows["train"]))
+            for labels in LABELS[2:]:
+                if (labels, seed) not in done:
+                    torch.manual_seed(seed)
+                    classifier = Classifier(MaskedModel(config), 2)
+                    losses = finetune(classifier, own[:labels], settings["steps"], settings["rate"], seed)
+                    add_run(record, {
+                        "labels": labels, "seed": seed, "training_loss": round(sum(losses[-10:]) / 10, 4),
+                        **{name: round(accuracy(classifier, rows[name]), 4) for name in ("validation", "test")}})
 
 
 def one_change(config, text, held_out, change, warmup, options, seed):
@@ -203,16 +196,16 @@ def language_models(options, wanted):
     words = Words.build((x.source, x.source) for x in train)
     text, held_out = ([[1, *words.encode(x.source)] for x in part] for part in (train, validation))
     config = replace(TINY, vocab=len(words), N=4, d_model=64, d_ff=192, h=4, P_drop=0.0)
-    begin(options.out, {"seed": 0, "config": asdict(config),
-                        "training": {"steps": options.steps, "rate": options.rate, "sentences": 64, "warmup": [1, 50]}})
-    scores = read_scores(options.out, {"measured": "nats a token, validation sentences", "runs": []})
-    done = {(r["name"], r["warmup"], r["seed"]) for r in scores["runs"]}
-    models = {"2017": []} | {name: [name] for name in CHANGES} | {"all": list(CHANGES)}
-    for seed in options.seeds:
-        for name, steps in wanted:
-            if (name, steps, seed) not in done:
-                made = one_change(config, text, pad_batch(held_out), models[name], steps, options, seed)
-                add_run(options.out, scores, {"name": name, "warmup": steps, "seed": seed, **made})
+    settings = {"steps": options.steps, "rate": options.rate, "sentences": 64, "warmup": [1, 50]}
+    with record_of(options, config, training=settings) as record:
+        scores = begun(record, measured="nats a token, validation sentences")
+        done = {(r["name"], r["warmup"], r["seed"]) for r in scores["runs"]}
+        models = {"2017": []} | {name: [name] for name in CHANGES} | {"all": list(CHANGES)}
+        for seed in options.seeds:
+            for name, steps in wanted:
+                if (name, steps, seed) not in done:
+                    made = one_change(config, text, pad_batch(held_out), models[name], steps, options, seed)
+                    add_run(record, {"name": name, "warmup": steps, "seed": seed, **made})
 
 
 def main():
@@ -227,15 +220,7 @@ def main():
     options.out = options.out or Path("results", f"20-{options.what}")
     options.steps = options.steps or {"pretraining": 3000, "longer": 3150}.get(options.what, 200)
     torch.set_num_threads(options.threads)
-    try:
-        {"pretraining": pretraining, "longer": longer, "changes": changes}[options.what](options)
-    except (ValueError, OSError) as error:
-        print(f"20_after: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("20_after: stopped; the same command goes on with the runs that are missing", file=sys.stderr)
-        return 130
-    return 0
+    return run({"pretraining": pretraining, "longer": longer, "changes": changes}[options.what], options)
 
 
 if __name__ == "__main__":

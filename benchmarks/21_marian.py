@@ -15,15 +15,15 @@ import tempfile
 import warnings
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from peers import keep_memory, summary, take_turns, write_record
+from peers import keep_memory, summary, take_turns
 
 from annotated.decoding import load
 from annotated.grammar import grammar_corpus
 from annotated.interop import PublishedTranslator, load_marian, to_marian
+from annotated.records import Record, about_model
 
 BATCH, LONGEST = 32, 100
 
@@ -71,20 +71,22 @@ def main():
     how = replace(by_the_book.how, max_len=LONGEST)
     ours = PublishedTranslator(by_the_book.model, by_the_book.vocabulary, how)
     scores = {"lines": len(lines), "batch of transformers": BATCH, "longest output": LONGEST}
-    for name, beam in (("greedy", 1), ("beam 4", 4)):
-        sides = {
-            "ours": partial(ours.translate, beam=beam, alpha=1.0),
-            "ours, the book's search": partial(by_the_book.translate, beam=beam),
-            "transformers": partial(of_transformers, theirs, tokenizer, beam, False),
-            "transformers, sorted": partial(of_transformers, theirs, tokenizer, beam, True),
-        }
-        made = {side: translate(lines) for side, translate in sides.items()}
-        rows = summary(take_turns({side: partial(f, lines) for side, f in sides.items()}, options.rounds, name))
-        for side, outputs in made.items():
-            rows[side]["outputs equal to ours"] = round(sum(map(str.__eq__, outputs, made["ours"])) / len(lines), 3)
-            print(f"{name:8}{side:26}", *(f"{key} {value}" for key, value in rows[side].items()), sep="  ")
-        scores[name] = rows
-    write_record(options.out, scores, {"transformers": version("transformers")})
+    what = {"config": trained.model.config, "model": about_model(options.model)}
+    with Record.begin(options.out, anew=True, packages=("transformers",), seed=0, **what) as record:
+        for name, beam in (("greedy", 1), ("beam 4", 4)):
+            sides = {
+                "ours": partial(ours.translate, beam=beam, alpha=1.0),
+                "ours, the book's search": partial(by_the_book.translate, beam=beam),
+                "transformers": partial(of_transformers, theirs, tokenizer, beam, False),
+                "transformers, sorted": partial(of_transformers, theirs, tokenizer, beam, True),
+            }
+            made = {side: translate(lines) for side, translate in sides.items()}
+            rows = summary(take_turns({side: partial(f, lines) for side, f in sides.items()}, options.rounds, name))
+            for side, outputs in made.items():
+                rows[side]["outputs equal to ours"] = round(sum(map(str.__eq__, outputs, made["ours"])) / len(lines), 3)
+                print(f"{name:8}{side:26}", *(f"{key} {value}" for key, value in rows[side].items()), sep="  ")
+            scores[name] = rows
+            record.write_scores(scores)
 
 
 if __name__ == "__main__":

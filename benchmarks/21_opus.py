@@ -12,17 +12,16 @@ import argparse
 import time
 import warnings
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from peers import keep_memory, write_record
+from peers import keep_memory
 from tqdm import tqdm
 
 from annotated.corpora import load_corpus
-from annotated.data import replacing
 from annotated.evaluation import bleu
 from annotated.interop import PublishedTranslator, find_folder, load_marian
+from annotated.records import Record, about_corpus, about_model
 
 BATCH, LONGEST = 32, 200
 
@@ -53,7 +52,8 @@ def main():
     torch.set_num_threads(options.threads)
     keep_memory()
     folder = find_folder(options.model)
-    pairs = load_corpus("multi30k-en-de").test[: options.lines]
+    corpus = load_corpus("multi30k-en-de")
+    pairs = corpus.test[: options.lines]
     lines, references = (list(side) for side in zip(*pairs, strict=True))
     book = load_marian(folder)
     ours = PublishedTranslator(book.model, book.vocabulary, replace(book.how, max_len=LONGEST))
@@ -63,17 +63,18 @@ def main():
         "transformers": lambda: of_transformers(folder, lines),
     }
     scores, made = {"model": options.model, "sentences": len(lines), "beam": book.how.beam}, {}
-    for side, translate in sides.items():
-        began = time.perf_counter()
-        made[side] = translate()
-        scores[side] = {"seconds": round(time.perf_counter() - began, 1)}
-        value, scores["signature"] = bleu(made[side], references)
-        same = sum(map(str.__eq__, made[side], made["ours"])) / len(lines)
-        scores[side] |= {"BLEU": round(value, 2), "outputs equal to ours": round(same, 3)}
-        print(side, scores[side])
-    write_record(options.out, scores, {"transformers": version("transformers")})
-    with replacing(options.out / "outputs.txt") as fresh:
-        fresh.write_text("".join("\t".join(row) + "\n" for row in zip(*made.values(), strict=True)), encoding="utf-8")
+    what = {"config": book.model.config, "model": about_model(folder), "data": about_corpus(corpus)}
+    with Record.begin(options.out, anew=True, packages=("transformers",), seed=0, **what) as record:
+        for side, translate in sides.items():
+            began = time.perf_counter()
+            made[side] = translate()
+            scores[side] = {"seconds": round(time.perf_counter() - began, 1)}
+            value, scores["signature"] = bleu(made[side], references)
+            same = sum(map(str.__eq__, made[side], made["ours"])) / len(lines)
+            scores[side] |= {"BLEU": round(value, 2), "outputs equal to ours": round(same, 3)}
+            print(side, scores[side])
+            record.write_scores(scores)
+        record.write("outputs.txt", "".join("\t".join(row) + "\n" for row in zip(*made.values(), strict=True)))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ Not a benchmark itself. Everything runs on a CPU, too, at tiny size, for a trial
 """
 
 import gc
-import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,15 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from annotated.cli import PRESETS
-from annotated.data import Batches, make_batch, replacing
+from annotated.data import Batches, make_batch
 from annotated.gpu import (
-    FastNorm,
     FastUpdate,
     Objective,
-    Passes,
     Prefetch,
-    Recorded,
     StaticBatches,
+    TrainStep,
     ceilings,
     compiled,
     fuse,
@@ -30,9 +27,11 @@ from annotated.gpu import (
     precision_context,
     training_flops,
 )
-from annotated.layers import LayerNorm
+from annotated.graphs import CudaGraphTrainStep
+from annotated.layers import FusedLayerNorm, LayerNorm
 from annotated.optimization import label_smoothed_loss, learning_rate
-from annotated.training import provenance, read_later, stream
+from annotated.records import Record
+from annotated.training import read_later, stream
 from annotated.transformer import BASE, BIG, TINY, Transformer
 
 CONFIGS = {"base": BASE, "big": BIG, "small": PRESETS["small"], "tiny": replace(TINY, vocab=503)}
@@ -116,7 +115,7 @@ def prepare(model, chosen, device, backend="inductor"):
         fuse(model)
         for module in list(model.modules()):  # this rung leaves the norms as they are
             for name, child in list(module.named_children()):
-                if type(child) is FastNorm:
+                if type(child) is FusedLayerNorm:
                     norm = LayerNorm(len(child.gain), child.eps)
                     norm.gain, norm.bias = child.gain, child.bias
                     setattr(module, name, norm)
@@ -128,7 +127,7 @@ def prepare(model, chosen, device, backend="inductor"):
         compiled(model, backend=backend)
         compute = torch.compile(loss_piece, dynamic=True, backend=backend)
     rows = 4096 if chosen.get("pieces") else 1 << 40
-    kind = Recorded if chosen.get("record") else Passes
+    kind = CudaGraphTrainStep if chosen.get("record") else TrainStep
     return FastUpdate(kind(Objective(model, rows, compute), context))
 
 
@@ -242,21 +241,10 @@ def measure(config, chosen, device, tokens=25_000, batches=24, seconds=5.0, back
     return row
 
 
-def write(folder, scores, versions=None, **about):
-    """run.json and scores.json, each whole or not at all; run.json is that of the first call."""
-    run = provenance(seed=0, **about)
-    run["versions"] |= versions or {}
-    for name, content in (("run.json", run), ("scores.json", scores)):
-        if name == "run.json" and (Path(folder) / name).exists():
-            continue
-        with replacing(Path(folder, name)) as fresh:
-            fresh.write_text(json.dumps(content, indent=1) + "\n")
-
-
-def done_before(folder):
-    """The scores that a record already holds."""
-    path = Path(folder, "scores.json")
-    return json.loads(path.read_text()) if path.exists() else {}
+def begin(options, out=None, packages=(), **what):
+    """The record of a program with these options; one that was stopped goes on if they are the same."""
+    shape = {name: getattr(options, name) for name in ("device", "tokens", "batches", "backend")}
+    return Record.begin(out or options.out, packages=packages, seed=0, options=shape, **what)
 
 
 def machine_ceilings(device, seconds):

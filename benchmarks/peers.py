@@ -4,21 +4,21 @@ Not a benchmark itself. The other libraries come with `pip install -e .[bench]`.
 """
 
 import ctypes
-import json
+import math
 import statistics
 import sys
 import time
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import nn
 from tqdm import tqdm
 
-from annotated.data import replacing
 from annotated.embedding import positional_encoding
+from annotated.interop import marian_about, marian_tensors, to_torch, with_biases
 from annotated.multihead import MultiHeadAttention
-from annotated.training import provenance
+from annotated.transformer import Transformer
 
 
 def keep_memory():
@@ -73,40 +73,32 @@ def matrix_rate(shapes, seconds=4.0):
     return done / spent
 
 
-def write_record(folder, scores, versions):
-    """run.json and scores.json, each whole or not at all."""
-    run = provenance(seed=0)
-    run["versions"] |= versions
-    write_files(folder, run, scores)
+class Endless:
+    """Mixed into what has `step`: never says eos, so that every output has the full length."""
+
+    def step(self, ids, state):
+        logits, state = super().step(ids, state)
+        logits[:, self.config.eos] = -math.inf
+        return logits, state
 
 
-def write_files(folder, run, scores, indent=1):
-    """The two files of a record that does more than take turns, each whole or not at all.
-
-    Args:
-        folder: of the record.
-        run: becomes run.json; made before the work, so that date and commit are those of its beginning.
-        scores: becomes scores.json.
-        indent: of scores.json; None puts it on one line.
-    """
-    for name, content, spaces in (("run.json", run, 1), ("scores.json", scores, indent)):
-        with replacing(Path(folder, name)) as fresh:
-            fresh.write_text(json.dumps(content, indent=spaces) + "\n")
+class EndlessTransformer(Endless, Transformer):
+    pass
 
 
 class TorchTransformer(nn.Module):
-    """torch.nn.Transformer with the embeddings and positions it leaves to its user."""
+    """torch.nn.Transformer with our weights, and with the embeddings and positions that it leaves to its user."""
 
-    def __init__(self, config):
+    def __init__(self, ours):
         super().__init__()
-        self.config, c = config, config
-        self.embedding = nn.Embedding(c.vocab, c.d_model)
+        self.config = c = ours.config
+        # Torch drops attention weights and units of the feed-forward network, too, wherever it drops.
+        twin = Transformer(replace(c, P_drop_attention=c.P_drop, P_drop_ffn=c.P_drop))
+        twin.load_state_dict(ours.state_dict())
+        self.transformer = to_torch(twin)
+        self.embedding = nn.Embedding.from_pretrained(ours.source_embedding.weight.detach().clone(), freeze=False)
         self.register_buffer("positions", positional_encoding(torch.arange(c.max_positions), c.d_model))
         self.dropout = nn.Dropout(c.P_drop)
-        self.transformer = nn.Transformer(
-            c.d_model, c.h, c.N, c.N, c.d_ff, c.P_drop, layer_norm_eps=c.eps_norm, batch_first=True
-        )
-        self.transformer.encoder.norm = self.transformer.decoder.norm = None  # post-norm needs none; ours has none
 
     def embed(self, ids):
         return self.dropout(self.embedding(ids) * self.config.d_model**0.5 + self.positions[: ids.shape[1]])
@@ -121,33 +113,15 @@ class TorchTransformer(nn.Module):
         return x @ self.embedding.weight.T
 
 
-def torch_weights(ours, peer):
-    """Copy our weights into torch's layout; biases that ours lacks become 0."""
-    def attention(a, b):
-        b.in_proj_weight.data = torch.cat([a.W_Q.weight, a.W_K.weight, a.W_V.weight]).detach().clone()
-        b.out_proj.weight.data = a.W_O.weight.detach().clone()
-        nn.init.zeros_(b.in_proj_bias)
-        nn.init.zeros_(b.out_proj.bias)
-
-    peer.embedding.weight.data = ours.source_embedding.weight.detach().clone()
-    for name in ("encoder", "decoder"):
-        for a, b in zip(getattr(ours, name).layers, getattr(peer.transformer, name).layers, strict=True):
-            attention(a.self_attention, b.self_attn)
-            if name == "decoder":
-                attention(a.cross_attention, b.multihead_attn)
-            b.linear1.load_state_dict(a.feed_forward.W_1.state_dict())
-            b.linear2.load_state_dict(a.feed_forward.W_2.state_dict())
-
-
 class X(nn.Module):
-    """x-transformers' XTransformer, set to the paper's choices."""
+    """x-transformers' XTransformer with our weights, set to the paper's choices."""
 
-    def __init__(self, config):
+    def __init__(self, ours):
         super().__init__()
         from x_transformers import XTransformer
 
-        self.config, c = config, config
-        stack = dict(depth=c.N, heads=c.h, max_seq_len=c.max_positions, num_tokens=c.vocab, attn_dim_head=c.d_k)
+        self.config = c = ours.config
+        stack = dict(depth=c.N, heads=c.h, max_seq_len=c.max_positions, num_tokens=c.vocab, attn_dim_head=c.key_width)
         stack |= dict(pre_norm=False, ff_mult=c.d_ff / c.d_model, ff_custom_activation=nn.ReLU(), attn_flash=True)
         stack |= dict(emb_dropout=c.P_drop, attn_dropout=c.P_drop, ff_dropout=c.P_drop)
         sides = {f"{side}_{name}": value for side in ("enc", "dec") for name, value in stack.items()}
@@ -155,6 +129,7 @@ class X(nn.Module):
         decoder = self.model.decoder.net
         del decoder.to_logits  # XTransformer does not pass on its own option for the tied matrix
         decoder.to_logits = lambda x: x @ decoder.token_emb.emb.weight.T * c.d_model**-0.5
+        x_weights(ours, self)
 
     def forward(self, source, target):
         mask = source != self.config.pad
@@ -185,42 +160,19 @@ def attentions(layer):
     return [module for module in layer.children() if isinstance(module, MultiHeadAttention)]
 
 
-def marian(ours, positions=1024):
-    """transformers' MarianMTModel, which has the paper's architecture; biases that ours lacks are 0."""
+def marian(ours):
+    """transformers' MarianMTModel with our weights and our identifiers, free to end anywhere."""
     from transformers import MarianConfig, MarianMTModel
 
-    c = ours.config
-    sides = {f"{side}_{name}": value for side in ("encoder", "decoder")
-             for name, value in (("layers", c.N), ("attention_heads", c.h), ("ffn_dim", c.d_ff))}
-    config = MarianConfig(
-        vocab_size=c.vocab, d_model=c.d_model, activation_function=c.activation, dropout=c.P_drop,
-        scale_embedding=True, share_encoder_decoder_embeddings=True, max_position_embeddings=positions,
-        pad_token_id=c.pad, bos_token_id=c.bos, eos_token_id=c.eos, decoder_start_token_id=c.bos,
-        forced_eos_token_id=None, **sides,
-    )
-    peer = MarianMTModel(config).eval()
+    twin, order = with_biases(ours), list(range(ours.config.vocab))
+    about, _ = marian_about(twin.config, order)
+    about |= {"forced_eos_token_id": None, "bad_words_ids": None}
+    peer = MarianMTModel(MarianConfig(**about)).eval()
+    loaded = peer.load_state_dict(marian_tensors(twin, order), strict=False)
+    if loaded.unexpected_keys:
+        raise ValueError(f"MarianMTModel knows no {', '.join(loaded.unexpected_keys)}: another version?")
+    peer.tie_weights()
     peer.generation_config.forced_eos_token_id = peer.generation_config.bad_words_ids = None
-    table = positional_encoding(torch.arange(positions), c.d_model)
-    shared = ours.source_embedding.weight.detach().clone()
-    peer.model.shared.weight.data = shared
-    for name in ("encoder", "decoder"):
-        stack = getattr(peer.model, name)
-        stack.embed_positions.weight = nn.Parameter(table, requires_grad=False)
-        stack.embed_tokens.weight.data = shared
-        for a, b in zip(getattr(ours, name).layers, stack.layers, strict=True):
-            blocks = [b.self_attn, b.encoder_attn] if name == "decoder" else [b.self_attn]
-            norms = [b.self_attn_layer_norm, b.final_layer_norm]
-            norms[1:1] = [b.encoder_attn_layer_norm] if name == "decoder" else []
-            for attention, block in zip(attentions(a), blocks, strict=True):
-                for letter, matrix in (("q_proj", "W_Q"), ("k_proj", "W_K"), ("v_proj", "W_V"), ("out_proj", "W_O")):
-                    getattr(block, letter).weight.data = getattr(attention, matrix).weight.detach().clone()
-                    nn.init.zeros_(getattr(block, letter).bias)
-            b.fc1.load_state_dict(a.feed_forward.W_1.state_dict())
-            b.fc2.load_state_dict(a.feed_forward.W_2.state_dict())
-            for add_norm, norm in zip(a.add_norm, norms, strict=True):
-                norm.weight.data = add_norm.norm.gain.detach().clone()
-                norm.bias.data = add_norm.norm.bias.detach().clone()
-    peer.lm_head.weight.data = shared
     return peer
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from annotated import cli
 from annotated.decoding import load
+from annotated.files import file_lock, resumable_output, sha256_of
 from annotated.training import Recipe
 from annotated.transformer import Config
 
@@ -241,7 +242,7 @@ def test_numbers_of_lines_go_on_with_the_job(tmp_path, called, fake, monkeypatch
 
 def test_output_appears_only_when_it_is_complete(tmp_path, called, fake):
     (tmp_path / "out").write_text("what was there before\n")
-    with pytest.raises(RuntimeError), cli.written(tmp_path / "out", {"input": None}) as (_, add):
+    with pytest.raises(RuntimeError), resumable_output(tmp_path / "out", {"input": None}) as (_, add):
         add(1, "half\n")
         raise RuntimeError
     assert (tmp_path / "out").read_text() == "what was there before\n"
@@ -438,7 +439,7 @@ def test_a_trained_folder_is_complete(model):
     run = json.loads((model / "run.json").read_text())
     assert run["command"].startswith("python -m annotated train --source")
     assert run["config"]["d_model"] == 32 and run["recipe"]["warmup"] == 30
-    assert run["data"]["sha256"] == {name: cli.sha256_of(model.parent / f"train.{end}") for name, end in (("source", "en"), ("target", "de"))}
+    assert run["data"]["sha256"] == {name: sha256_of(model.parent / f"train.{end}") for name, end in (("source", "en"), ("target", "de"))}
     assert (model / "tokens" / "about.json").exists()
 
 
@@ -476,7 +477,7 @@ def test_the_same_command_goes_on_and_another_run_is_refused(model, text, tmp_pa
         (["--seed", "1"], "seed=0, now seed=1"),
         (["--vocab", "310"], "vocab=300, now vocab=310"),
         (["--longest", "50"], "longest=None, now longest=50"),
-        (["--source", tmp_path / "other" / "train.en"], "other text"),
+        (["--source", tmp_path / "other" / "train.en"], "other data"),
     ):
         status, _, said = called(*arguments, *RECIPE, *more)
         assert status == 2 and hint in said, said
@@ -734,7 +735,7 @@ def test_one_process_at_a_time_writes_to_a_place(text, tmp_path, called, fake):
     pytest.importorskip("fcntl")
     (tmp_path / "out.part").write_text("theirs\n")
     files = ["--source", text / "train.en", "--target", text / "train.de"]
-    with cli.claimed(tmp_path / "out.part"), cli.claimed(tmp_path / "model" / cli.MARK):
+    with file_lock(tmp_path / "out.part"), file_lock(tmp_path / "model" / cli.MARK):
         for command in (
             ["translate", "--model", fake, "--output", tmp_path / "out"],
             ["train", *files, *SIZES, "--steps", 1, "--out", tmp_path / "model"],
@@ -743,16 +744,6 @@ def test_one_process_at_a_time_writes_to_a_place(text, tmp_path, called, fake):
             assert status == 2 and "another process is writing there" in said
     assert (tmp_path / "out.part").read_text() == "theirs\n" and len(list((tmp_path / "model").iterdir())) == 1
     assert called("translate", "--model", fake, "--output", tmp_path / "out", stdin=b"a\n")[0] == 0
-
-
-def test_what_was_finished_while_a_claim_was_waited_for_is_not_touched(tmp_path, monkeypatch):
-    fcntl = pytest.importorskip("fcntl")
-    part, out = tmp_path / "out.part", tmp_path / "out"
-    part.write_text("theirs\n")
-    monkeypatch.setattr(fcntl, "flock", lambda file, how: os.replace(part, out))  # the other one is done just now
-    with pytest.raises(ValueError, match="has just finished"), cli.written(out, {}):
-        pass
-    assert out.read_text() == "theirs\n"
 
 
 # ---- what would fail late

@@ -1,13 +1,10 @@
-"""Text becomes numbers that survive files, splits that leak nothing, batches of little padding, and files that are whole."""
+"""Text becomes numbers that survive files, splits that leak nothing, and batches of little padding."""
 
 import hashlib
 import os
 import random
 import re
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +21,6 @@ from annotated.data import (
     lookup_baseline,
     pad_batch,
     plan_batches,
-    replacing,
     split_pairs,
     split_words,
     token_batches,
@@ -122,144 +118,6 @@ def test_words_cut_at_a_line_are_damaged(tmp_path):
     (tmp_path / "words.txt").write_text("".join(lines[:-1]))
     with pytest.raises(ValueError, match="damaged"):
         Words.load(tmp_path / "words.txt")
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "new" / "file"
-    with replacing(path) as fresh:
-        fresh.write_bytes(b"old")
-
-    def fail(*_):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"), replacing(path) as fresh:
-        fresh.write_bytes(b"new")
-    assert path.read_bytes() == b"old" and list(path.parent.iterdir()) == [path]
-    monkeypatch.undo()
-    with pytest.raises(OSError), replacing(path) as fresh:
-        fresh.write_text("half")
-        raise OSError("disk full")
-    assert path.read_bytes() == b"old" and list(path.parent.iterdir()) == [path]
-
-
-@pytest.mark.skipif(os.name != "posix", reason="permissions as POSIX has them")
-@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
-def test_what_a_library_keeps_to_itself_is_readable_as_other_files_are(mask, mode, tmp_path):
-    program = """
-import os, sys
-from pathlib import Path
-os.umask(int(sys.argv[2]))
-from annotated.data import replacing
-with replacing(Path(sys.argv[1], "file")) as fresh:
-    os.close(os.open(fresh, os.O_CREAT | os.O_WRONLY, 0o600))
-with replacing(Path(sys.argv[1], "folder")) as fresh:
-    (fresh / "inside").mkdir(parents=True)
-    os.close(os.open(fresh / "inside" / "file", os.O_CREAT | os.O_WRONLY, 0o600))
-assert os.umask(0) == int(sys.argv[2])
-"""
-    subprocess.run([sys.executable, "-c", program, str(tmp_path), str(mask)], check=True)
-    for path in (tmp_path / "file", tmp_path / "folder" / "inside" / "file"):
-        assert path.stat().st_mode & 0o777 == mode
-
-
-def folder_of(path, content):
-    with replacing(path) as fresh:
-        fresh.mkdir()
-        (fresh / "file").write_text(content)
-
-
-@pytest.mark.parametrize("failing", [1, 2])
-def test_a_folder_that_cannot_be_renamed_is_put_back(failing, tmp_path, monkeypatch):
-    folder_of(tmp_path / "folder", "old")
-    rename, done = os.replace, []
-
-    def fail(a, b):
-        done.append(b)
-        if len(done) == failing:
-            raise OSError("disk full")
-        rename(a, b)
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        folder_of(tmp_path / "folder", "new")
-    assert (tmp_path / "folder" / "file").read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
-
-
-KILLED = """
-import os, shutil, sys
-from pathlib import Path
-from annotated import data
-
-def replace_folder(path, content):
-    with data.replacing(path) as fresh:
-        fresh.mkdir()
-        (fresh / "file").write_text(content)
-
-def dying(function, place):
-    def step(*arguments, **options):
-        if place == "before":
-            os._exit(9)
-        function(*arguments, **options)
-        os._exit(9)
-    return step
-
-def second(function):
-    counted = []
-    def step(*arguments):
-        counted.append(0)
-        return (dying(function, "after") if len(counted) == 2 else function)(*arguments)
-    return step
-
-moments = [("replace", dying(os.replace, "before")), ("replace", dying(os.replace, "after")),
-           ("replace", second(os.replace)), ("rmtree", dying(shutil.rmtree, "after"))]
-for number, (name, function) in enumerate(2 * moments):
-    path = Path(sys.argv[1], str(number), "folder")
-    replace_folder(path, "old")
-    if not os.fork():
-        setattr(os if name == "replace" else shutil, name, function)
-        replace_folder(path, "new")
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.wait()[1]) == 9
-    left = sorted(entry.name for entry in path.parent.iterdir())
-    whole = [Path(path.parent, name, "file").read_text() for name in left]
-    try:
-        with data.replacing(path) as fresh:
-            whole.append((path / "file").read_text())
-            if number < len(moments):
-                raise ValueError
-            fresh.mkdir()
-            (fresh / "file").write_text("newer")
-    except ValueError:
-        pass
-    names = [entry.name for entry in path.parent.iterdir()]
-    print(*left, *whole, names == ["folder"], (path / "file").read_text())
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork to be killed at a given moment")
-def test_a_kill_between_two_steps_loses_no_folder(tmp_path):
-    command = [sys.executable, "-c", KILLED, str(tmp_path)]
-    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    states = [  # what is left, what it holds, what the next write finds in its place
-        (".folder.part folder new old", "old"),  # killed before the first renaming
-        (".folder.old .folder.part old new", "old"),  # between the two
-        (".folder.old folder old new", "new"),  # after the second
-        ("folder new", "new"),  # after the old one is gone
-    ]
-    assert found[:4] == [f"{left} {there} True {there}" for left, there in states], "the next write fails"
-    assert found[4:] == [f"{left} {there} True newer" for left, there in states], "the next write succeeds"
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc to see which file is meant")
-def test_contents_are_on_the_disk_before_they_get_their_name(tmp_path, monkeypatch):
-    seen, fsync, rename = [], os.fsync, os.replace
-    name = lambda number: Path(os.readlink(f"/proc/self/fd/{number}")).name  # noqa: E731
-    monkeypatch.setattr(os, "fsync", lambda number: (seen.append(name(number)), fsync(number)))
-    monkeypatch.setattr(os, "replace", lambda a, b: (seen.append(f"rename {Path(a).name}"), rename(a, b)))
-    folder_of(tmp_path / "folder", "text")
-    assert seen == ["file", ".folder.part", "rename .folder.part", tmp_path.name]
 
 
 # Batches

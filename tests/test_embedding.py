@@ -12,9 +12,9 @@ from annotated import embedding
 from annotated.embedding import (
     Embedding,
     LearnedPositions,
+    _look_up,
     angles,
     halves_encoding,
-    _look_up,
     positional_encoding,
 )
 

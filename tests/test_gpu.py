@@ -23,7 +23,7 @@ from annotated.layers import FusedLayerNorm, LayerNorm
 from annotated.masks import causal_mask
 from annotated.multihead import AttentionDropout
 from annotated.optimization import label_smoothed_loss, optimizer
-from annotated.training import commit, update
+from annotated.training import update
 from annotated.transformer import TINY, Transformer
 
 SMALL = replace(TINY, vocab=23, d_model=12, h=3, d_ff=19, N=2, P_drop=0.0)
@@ -509,15 +509,6 @@ def test_make_gpu_checks_climbs_and_trains(program, tmp_path, monkeypatch, capsy
     with pytest.raises(SystemExit, match="CUDA device" if not torch.cuda.is_available() else "nothing"):
         call("--device", "cuda", "--trial", "--out", tmp_path)
         raise SystemExit("nothing")
-
-
-def test_a_copy_without_a_repository_says_its_commit_by_a_variable(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    monkeypatch.delenv("ANNOTATED_COMMIT", raising=False)
-    assert commit() is None
-    monkeypatch.setenv("ANNOTATED_COMMIT", "abcdef123456")
-    assert commit() == "abcdef123456"
 
 
 # ---- shapes, a GPU

@@ -14,8 +14,8 @@ from annotated import recurrent
 from annotated.recurrent import (
     RecurrentConfig,
     RecurrentSeq2Seq,
-    additive_scores,
     _check_ids,
+    additive_scores,
     fit,
     soft_lookup,
 )

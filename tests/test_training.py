@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -24,7 +23,6 @@ from annotated.training import (
     Run,
     average,
     list_checkpoints,
-    provenance,
     prune,
     save_checkpoint,
     stream,
@@ -641,18 +639,3 @@ def test_averages_that_cannot_be_made_are_refused(undisturbed, tmp_path):
 
 def test_fewer_checkpoints_than_asked_for_are_all_averaged(undisturbed):
     assert average(tiny_model(), undisturbed, 20) == len(list_checkpoints(undisturbed)) == 4
-
-
-def test_a_record_can_be_made_without_git(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    assert provenance()["commit"] is None
-
-
-def test_the_command_of_a_record_can_be_pasted(monkeypatch):
-    arguments = ["--out", "my model", "--text", "it's *", "--rate=2"]
-    monkeypatch.setattr(sys, "argv", ["/some/where/annotated/__main__.py", *arguments])
-    assert shlex.split(provenance()["command"]) == ["python", "-m", "annotated", *arguments]
-    monkeypatch.setattr(sys, "argv", ["/some/where/bin/annotated", *arguments])
-    assert shlex.split(provenance()["command"]) == ["python", "-m", "annotated", *arguments]
-    monkeypatch.setattr(sys, "argv", ["benchmarks/12_grammar.py", "--seed", "1"])
-    assert provenance()["command"] == "python benchmarks/12_grammar.py --seed 1"

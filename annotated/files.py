@@ -1,0 +1,253 @@
+"""Files that survive.
+
+Generated from book/I-files.md by tools/tangle.py: edit the chapter, not this file.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+__all__ = [
+    "read_file",
+    "read_json",
+    "fsync",
+    "atomic_write",
+    "write_text",
+    "write_json",
+    "sha256_of",
+    "file_lock",
+    "resumable_output",
+]
+
+
+def read_file(path: str | Path) -> bytes:
+    """Read a file whole; ValueError where it is missing or cannot be read."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+
+
+def read_json(path: str | Path) -> dict:
+    """Read a JSON object; ValueError in one line, with the file's name, where there is none."""
+    content = read_file(path)
+    try:
+        value = json.loads(content.decode("utf-8-sig"))
+    except RecursionError:
+        raise ValueError(f"{path} is damaged: it is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    if not isinstance(value, dict):
+        kind = type(value).__name__
+        raise ValueError(f"{path} is damaged: it should hold names with values, not a {kind}")
+    return value
+
+
+def fsync(path: str | Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk, safe from a power cut."""
+    if os.name == "posix":  # elsewhere folders cannot be opened
+        number = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _put_back(path: Path, old: Path) -> None:
+    """What was set aside goes back if nothing stands in its place, and else away."""
+    if path.exists():
+        _remove(old)
+    elif old.exists():
+        os.replace(old, path)
+
+
+def _usual_permissions(path: Path) -> int:
+    """The permissions that a new file gets here; the path is used for a moment."""
+    path.mkdir()  # a folder, because a kill may leave it, and whoever cleans up expects one
+    mode = path.stat().st_mode & 0o666
+    path.rmdir()
+    return mode
+
+
+def _complete(fresh: Path, mode: int) -> None:
+    """Give every file its permissions, and bring all of them to the disk."""
+    for written in (*fresh.rglob("*"), fresh):
+        if written.is_file():
+            with suppress(OSError):  # on a disk without permissions
+                written.chmod(mode)
+        fsync(written)
+
+
+@contextmanager
+def atomic_write(path: str | Path) -> Iterator[Path]:
+    """A path beside the given one to write to; at the end on the disk and renamed into place.
+
+    After an error the old file or folder is as it was; after a kill it is there, or set
+    aside beside its place until the next call. The folder around it is made where missing.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh, old = (path.with_name(f".{path.name}.{what}") for what in ("part", "old"))
+    _put_back(path, old)
+    _remove(fresh)
+    mode = _usual_permissions(fresh)
+    try:
+        yield fresh
+        _complete(fresh, mode)
+        if path.is_dir():
+            os.replace(path, old)
+        os.replace(fresh, path)
+        fsync(path.parent)
+    finally:
+        _put_back(path, old)
+        _remove(fresh)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text as UTF-8, whole or not at all, its line ends as they are."""
+    with atomic_write(path) as fresh:
+        fresh.write_text(text, encoding="utf-8", newline="")
+
+
+def write_json(path: str | Path, content: object, indent: int | None = 1) -> None:
+    """Write JSON, whole or not at all; letters such as ü stay readable."""
+    write_text(path, json.dumps(content, indent=indent, ensure_ascii=False) + "\n")
+
+
+def sha256_of(*contents: bytes | str | Path) -> str | None:
+    """The sha256 of a file or of bytes, or of the hashes of several together.
+
+    Returns:
+        64 hexadecimal digits, for one file those of `sha256sum`; None where one of them
+        is no regular file.
+    """
+    hashes = []
+    for content in contents:
+        if isinstance(content, bytes):
+            hashes.append(hashlib.sha256(content))
+        elif Path(content).is_file():
+            with open(content, "rb") as file:
+                hashes.append(hashlib.file_digest(file, "sha256"))
+        else:
+            return None
+    if len(hashes) == 1:
+        return hashes[0].hexdigest()
+    return hashlib.sha256(b"".join(each.digest() for each in hashes)).hexdigest()
+
+
+def _lock(file: IO[bytes]) -> bool:
+    """Whether this process has the lock of an open file; True where there are no locks."""
+    try:
+        if os.name == "nt":
+            import msvcrt
+
+            file.seek(0)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # another process has it
+        return False
+    except OSError:  # no locks on this drive
+        pass
+    return True
+
+
+@contextmanager
+def file_lock(path: str | Path, wait: bool = True) -> Iterator[IO[bytes]]:
+    """A file, open to be added to, that one process at a time can have open in this way.
+
+    Args:
+        path: made where it is missing, with the folder around it.
+        wait: for another process to end; otherwise it is an error.
+
+    Raises:
+        ValueError: another process has it, or has just given it another name.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        with path.open("ab") as file:
+            locked = _lock(file)
+            if locked and path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                yield file
+                return
+        if not wait and locked:
+            raise ValueError(f"another process has just finished {path}: try again")
+        if not wait:
+            raise ValueError(f"another process is writing there: {path} is locked; "
+                             "wait for its end, or name another place")
+        time.sleep(0.05)
+
+
+def _done_before(part: Path, job: dict) -> dict:
+    """The `lines` that an earlier run of the same job has finished, and their `bytes`."""
+    with suppress(ValueError, KeyError, TypeError, OSError):  # no note, or a damaged one
+        told = read_json(f"{part}.json")
+        if job["input"] and told["job"] == job and part.stat().st_size >= told["bytes"]:
+            return {"lines": told["lines"], "bytes": told["bytes"]}
+    return {"lines": 0, "bytes": 0}
+
+
+def _check_output(path: Path, part: Path, source: IO | None) -> None:
+    """ValueError where the output is a folder, a pipe, a device, or the file that is read."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name a file for the output")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is no regular file: use > FILE instead of --output FILE")
+    with suppress(AttributeError, OSError):  # what is read may be no file of the system
+        read = os.fstat(source.fileno())
+        if any(name.exists() and os.path.samestat(read, name.stat()) for name in (path, part)):
+            raise ValueError(f"{path} is the input: name another file for the output")
+
+
+@contextmanager
+def resumable_output(path: str | Path, job: dict,
+                     source: IO | None = None) -> Iterator[tuple[int, Callable]]:
+    """A file that is written bit by bit, and appears under its name when it is complete.
+
+    Args:
+        path: where to; of a symbolic link, the file that it leads to is written.
+        job: what must be the same to go on; its "input" is None for what cannot be reread.
+        source: the open file that is read, if any.
+
+    Yields:
+        how many lines are done already, and a function of (lines, text) that adds to them.
+
+    Raises:
+        ValueError: the output cannot be written there, or another process is at it.
+    """
+    named, path = Path(path), os.path.realpath(path)
+    part, note = Path(f"{path}.part"), Path(f"{path}.part.json")
+    _check_output(named, part, source)
+    with file_lock(part, wait=False) as file:
+        done = _done_before(part, job)
+        file.seek(done["bytes"])
+        file.truncate()
+
+        def add(lines: int, text: str) -> None:
+            file.write(text.encode("utf-8"))
+            file.flush()
+            done.update(lines=done["lines"] + lines, bytes=file.tell())
+            write_json(note, {"job": job, **done}, indent=None)
+
+        yield done["lines"], add
+        if os.name == "posix":  # while it is locked; Windows renames no open file
+            os.replace(part, path)
+    if os.name != "posix":
+        os.replace(part, path)
+    note.unlink(missing_ok=True)

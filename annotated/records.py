@@ -1,0 +1,258 @@
+"""Records of long runs.
+
+Generated from book/J-records.md by tools/tangle.py: edit the chapter, not this file.
+"""
+
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from annotated.files import file_lock, read_json, sha256_of, write_json, write_text
+
+__all__ = ["commit", "about_corpus", "about_model", "provenance", "read_run", "check_same", "Record"]
+
+
+def _git(*words: str) -> str | None:
+    """What git says in the working directory; None without git or without a commit."""
+    with suppress(OSError):
+        done = subprocess.run(["git", *words], capture_output=True)
+        if done.returncode == 0:
+            return done.stdout.decode("utf-8", "surrogateescape")
+    return None
+
+
+def commit() -> str | None:
+    """The commit of the repository that the working directory belongs to, or None.
+
+    It ends in "-dirty" where files differ from it. Where only the files were copied,
+    the variable ANNOTATED_COMMIT says it.
+    """
+    said = _git("describe", "--always", "--dirty", "--abbrev=12")
+    return said.strip() if said else os.environ.get("ANNOTATED_COMMIT")
+
+
+def _uncommitted() -> dict | None:
+    """What differs from the commit: {} for nothing, None where there is no repository."""
+    difference = _git("diff", "HEAD")
+    if difference is None:
+        return None
+    found = {}
+    if difference:
+        found["sha256"] = sha256_of(difference.encode("utf-8", "surrogateescape"))
+        found["changed"] = (_git("diff", "HEAD", "--name-only") or "").splitlines()
+    places = ":/annotated", ":/benchmarks"
+    others = _git("ls-files", "--others", "--exclude-standard", "--full-name", "--", *places)
+    if others:
+        found["untracked"] = others.splitlines()
+    return found
+
+
+def _command() -> str:
+    """The command line of this process, to be pasted."""
+    script = Path(sys.argv[0])
+    inside = script.name == "__main__.py" or script.stem == "annotated"  # as installed
+    program = "-m annotated" if inside else f"{script.parent.name}/{script.name}"
+    words = " ".join(["python", program, *map(shlex.quote, sys.argv[1:])])
+    return words.encode("utf-8", "replace").decode()  # a name on Unix may be no UTF-8
+
+
+def _machine() -> dict:
+    """The processor, its cores, the threads in use, and the GPU."""
+    cpu = Path("/proc/cpuinfo")  # Linux names the processor here
+    rows = cpu.read_text().splitlines() if cpu.exists() else []
+    names = [row.split(":", 1)[1].strip() for row in rows if row.startswith("model name")]
+    return {
+        "processor": names[0] if names else platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def _versions(packages: tuple[str, ...]) -> dict:
+    """The versions of Python, of torch and of some more packages; None: not installed."""
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    for name in packages:
+        found[name] = None
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def _plain(value: object) -> object:
+    """A value as JSON gives it back; a dataclass becomes a dictionary."""
+    return json.loads(json.dumps(asdict(value) if is_dataclass(value) else value, default=str))
+
+
+def about_corpus(corpus: object, **more: object) -> dict:
+    """What a record says of a `Corpus`: name, licence, the sha256 of its files; and more."""
+    sums = {"licence": corpus.licence, "sha256": corpus.provenance}
+    return {"corpus": corpus.name, **sums, **more}
+
+
+def about_model(folder: str | Path) -> dict:
+    """What a record says of a model folder: its name, and the sha256 of its weights."""
+    found = sorted(Path(folder).glob("*.safetensors")) or sorted(Path(folder).glob("*.bin"))
+    return {"folder": str(folder), "sha256": sha256_of(*found) if found else None}
+
+
+def provenance(packages: tuple[str, ...] = (), **what: object) -> dict:
+    """Where a run that begins now comes from.
+
+    Args:
+        packages: names of packages whose versions matter, beside Python and torch.
+        what: what the run is asked to do: config, recipe, seed, data, model, ...
+
+    Returns:
+        command, commit, uncommitted, date, machine, versions; and `what`.
+    """
+    return {
+        "command": _command(),
+        "commit": commit(),
+        "uncommitted": _uncommitted(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": _machine(),
+        "versions": _versions(packages),
+        **{name: _plain(value) for name, value in what.items()},
+    }
+
+
+def read_run(folder: str | Path) -> dict:
+    """What run.json holds; ValueError where it is missing or damaged."""
+    run = read_json(Path(folder, "run.json"))
+    for name in ("config", "recipe", "data"):
+        if not isinstance(run.get(name, {}), dict):
+            what = f"its {name} should hold names with values"
+            raise ValueError(f"{Path(folder, 'run.json')} is damaged: {what}")
+    return run
+
+
+def _fields(name: str, value: object, begun: dict) -> Iterator[tuple]:
+    """(field, what it was, what it is) of one part of a run."""
+    was, now = begun.get(name), _plain(value)
+    if not (isinstance(was, dict) and isinstance(now, dict)):
+        yield name, was, now
+        return
+    if is_dataclass(value):
+        known = {f.name: f.default for f in fields(value) if f.default is not MISSING}
+        was = _plain(known) | was
+    for field, new in now.items():
+        yield field, was.get(field), new
+
+
+def check_same(folder: str | Path, free: tuple[str, ...] = (), **what: object) -> None:
+    """Refuse to go on with other settings or other data than a folder was begun with.
+
+    Args:
+        folder: with a run.json.
+        free: names of parts or of fields that may differ.
+        what: parts of run.json, as `provenance` takes them.
+
+    Raises:
+        ValueError: names the first field that differs; or run.json is damaged.
+    """
+    begun = read_run(folder)
+    for name, value in what.items():
+        for field, was, now in _fields(name, value, begun):
+            if was != now and name not in free and field not in free:
+                short = not any(isinstance(side, dict | list) for side in (was, now))
+                other = f"{field}={was}, now {field}={now}" if short else f"another {field}"
+                other = "other data" if field == "sha256" else other
+                raise ValueError(f"{folder} was begun with {other}: choose another folder")
+
+
+def _sitting(begun: dict, now: dict, free: tuple[str, ...]) -> dict:
+    """The entry of run.json's `continued` for a run that goes on."""
+    noted = {name: now[name] for name in ("command", "commit", "uncommitted", "date")}
+    differ = {n: now[n] for n in ("machine", "versions") if now[n] != begun.get(n)}
+    parts = *(part for part in now.values() if isinstance(part, dict)), now
+    loose = {name: part[name] for part in parts for name in free if name in part}
+    after = {"after": begun["failed"]} if "failed" in begun else {}
+    return noted | differ | loose | after
+
+
+@contextmanager
+def _changed(path: Path) -> Iterator[dict]:
+    """A JSON file as it is by now, {} for none; what is changed inside is written."""
+    lock = path.with_name(".lock")
+    with file_lock(lock):
+        try:
+            content = read_json(path) if path.exists() else {}
+            yield content
+            write_json(path, content)
+        finally:
+            with suppress(OSError):  # Windows removes no open file
+                lock.unlink()
+
+
+class Record:
+    """What a long run leaves in a folder: run.json, log.jsonl, scores.json and other files."""
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+
+    @classmethod
+    def begin(cls, folder: str | Path, free: tuple[str, ...] = (),
+              packages: tuple[str, ...] = (), anew: bool = False, **what: object) -> "Record":
+        """Write run.json now, or note in it that the run goes on.
+
+        Args:
+            folder, free, what: see `check_same`.
+            packages: see `provenance`.
+            anew: replace the record that is there, if any, instead of going on with it.
+        """
+        record, now = cls(folder), provenance(packages, **what)
+        for name in ("run.json", "scores.json") if anew else ():
+            (record.folder / name).unlink(missing_ok=True)
+        with record.change("run.json") as run:
+            if not run:
+                run.update(now)
+            else:
+                check_same(folder, free, **what)
+                run.setdefault("continued", []).append(_sitting(run, now, free))
+                run.pop("failed", None)
+        return record
+
+    def change(self, name: str) -> AbstractContextManager[dict]:
+        """A JSON file as it is by now, {} for none, to be changed inside `with`."""
+        return _changed(self.folder / name)
+
+    def log(self, **line: object) -> None:
+        """Append a line to log.jsonl."""
+        with (self.folder / "log.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    @property
+    def scores(self) -> dict:
+        """What scores.json holds so far; {} before it is written."""
+        path = self.folder / "scores.json"
+        return read_json(path) if path.exists() else {}
+
+    def write_scores(self, scores: object, indent: int | None = 1) -> None:
+        """Write scores.json."""
+        write_json(self.folder / "scores.json", scores, indent)
+
+    def write(self, name: str, text: str) -> None:
+        """Write another file."""
+        write_text(self.folder / name, text)
+
+    def __enter__(self) -> "Record":
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        with self.change("run.json") as run:
+            run.pop("failed", None)
+            run["ended"] = datetime.now(UTC).isoformat(timespec="seconds")
+            if error is not None:
+                run["failed"] = ": ".join(filter(None, (kind.__name__, str(error))))

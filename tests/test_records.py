@@ -1,0 +1,212 @@
+"""Where a record comes from is noted when it begins; what goes on is the same run; an error stays in the record."""
+
+import hashlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from annotated.files import sha256_of
+from annotated.records import Record, about_corpus, about_model, check_same, commit, provenance, read_run
+from annotated.training import Recipe
+from annotated.transformer import TINY
+
+
+def test_a_record_can_be_made_without_git(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert provenance()["commit"] is None
+
+
+def test_the_command_of_a_record_can_be_pasted(monkeypatch):
+    arguments = ["--out", "my model", "--text", "it's *", "--rate=2"]
+    monkeypatch.setattr(sys, "argv", ["/some/where/annotated/__main__.py", *arguments])
+    assert shlex.split(provenance()["command"]) == ["python", "-m", "annotated", *arguments]
+    monkeypatch.setattr(sys, "argv", ["/some/where/bin/annotated", *arguments])
+    assert shlex.split(provenance()["command"]) == ["python", "-m", "annotated", *arguments]
+    monkeypatch.setattr(sys, "argv", ["benchmarks/12_grammar.py", "--seed", "1"])
+    assert provenance()["command"] == "python benchmarks/12_grammar.py --seed 1"
+
+
+def test_a_copy_without_a_repository_says_its_commit_by_a_variable(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.delenv("ANNOTATED_COMMIT", raising=False)
+    assert commit() is None
+    monkeypatch.setenv("ANNOTATED_COMMIT", "abcdef123456")
+    assert commit() == "abcdef123456"
+
+
+# ---- the state of the repository
+
+
+def git(*words):
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    return subprocess.run(["git", *who, *words], capture_output=True, check=True).stdout
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """The working directory: a repository with one commit; its name."""
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "ANNOTATED_COMMIT"):
+        monkeypatch.delenv(name, raising=False)
+    place = tmp_path / "repository"
+    (place / "annotated").mkdir(parents=True)
+    monkeypatch.chdir(place)
+    Path("annotated", "code.py").write_text("answer = 41\n")
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "first")
+    return git("rev-parse", "--short=12", "HEAD").decode().strip()
+
+
+def test_a_record_names_the_commit_at_which_its_run_began(repository, tmp_path):
+    with Record.begin(tmp_path / "run", seed=0) as record:
+        Path("annotated", "code.py").write_text("answer = 42\n")
+        git("commit", "-qam", "second")
+        record.write_scores({"answer": 41})
+    run = read_run(tmp_path / "run")
+    assert run["commit"] == repository != git("rev-parse", "--short=12", "HEAD").decode().strip()
+    assert run["uncommitted"] == {} and run["ended"] >= run["date"]
+    with Record.begin(tmp_path / "run", seed=0):
+        pass
+    (again,) = read_run(tmp_path / "run")["continued"]
+    assert again["commit"] == git("rev-parse", "--short=12", "HEAD").decode().strip()
+    assert read_run(tmp_path / "run")["commit"] == repository
+
+
+@pytest.mark.parametrize("below", [".", "annotated"])
+def test_what_differs_from_the_commit_is_hashed_and_named(repository, tmp_path, monkeypatch, below):
+    Path("annotated", "code.py").write_bytes(b"answer = '\xe4'\n")  # no UTF-8
+    Path("annotated", "new.py").write_text("import code\n")
+    Path("notes.txt").write_text("not run\n")
+    difference = git("diff", "HEAD")
+    monkeypatch.chdir(below)
+    Record.begin(tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    assert run["commit"] == f"{repository}-dirty" and b"answer" in difference
+    assert run["uncommitted"] == {"sha256": hashlib.sha256(difference).hexdigest(),
+                                  "changed": ["annotated/code.py"], "untracked": ["annotated/new.py"]}
+
+
+def test_a_new_file_that_could_be_run_is_named_beside_a_clean_commit(repository):
+    Path("benchmarks").mkdir()
+    Path("benchmarks", "new.py").write_text("1\n")
+    run = provenance()
+    assert run["commit"] == repository and run["uncommitted"] == {"untracked": ["benchmarks/new.py"]}
+
+
+# ---- what else a record says
+
+
+def test_a_record_says_where_it_was_made_and_of_what(tmp_path):
+    run = provenance(("safetensors", "no-such-package"), config=TINY, rates=(1, 2), out=Path("a"))
+    assert run["config"] == json.loads(json.dumps(asdict(TINY))) and run["rates"] == [1, 2] and run["out"] == "a"
+    assert run["versions"]["torch"] == torch.__version__ and run["versions"]["safetensors"]
+    assert run["versions"]["no-such-package"] is None
+    assert run["machine"]["threads"] == torch.get_num_threads() and run["machine"]["processor"]
+    corpus = SimpleNamespace(name="c", licence="l", provenance={"f": "sum"})
+    assert about_corpus(corpus, pairs=3) == {"corpus": "c", "licence": "l", "sha256": {"f": "sum"}, "pairs": 3}
+    assert about_model(tmp_path)["sha256"] is None
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    assert about_model(tmp_path) == {"folder": str(tmp_path), "sha256": sha256_of(b"weights")}
+
+
+# ---- the same run
+
+
+WHAT = {"config": TINY, "recipe": Recipe(steps=10), "seed": 0, "data": {"corpus": "c", "sha256": {"f": "1"}}}
+
+
+@pytest.mark.parametrize(("change", "why"), [
+    ({"config": replace(TINY, N=7)}, f"N={TINY.N}, now N=7"), ({"recipe": Recipe(steps=11)}, "steps=10, now steps=11"),
+    ({"seed": 1}, "seed=0, now seed=1"), ({"data": {"corpus": "c", "sha256": {"f": "2"}}}, "other data"),
+    ({"rates": [1]}, "another rates"),
+])
+def test_another_run_does_not_go_on_in_the_folder(tmp_path, change, why):
+    Record.begin(tmp_path, **WHAT).write_scores({"a": 1})
+    before = (tmp_path / "run.json").read_bytes()
+    with pytest.raises(ValueError, match=f"was begun with {why}: choose another folder"):
+        Record.begin(tmp_path, **WHAT | change)
+    assert (tmp_path / "run.json").read_bytes() == before and len(list(tmp_path.iterdir())) == 2
+    (name,) = change
+    Record.begin(tmp_path, free=(name,), **WHAT | change)
+    (again,) = read_run(tmp_path)["continued"]
+    assert again[name] == json.loads(json.dumps(change[name], default=asdict))
+    assert {"command", "commit", "uncommitted", "date"} < set(again)
+    record = Record.begin(tmp_path, anew=True, **WHAT | change)
+    assert "continued" not in read_run(tmp_path) and record.scores == {}
+
+
+def test_a_field_may_differ_that_the_caller_frees(tmp_path):
+    Record.begin(tmp_path, **WHAT)
+    changed = WHAT | {"recipe": Recipe(steps=20)}
+    Record.begin(tmp_path, free=("steps",), **changed)
+    run = read_run(tmp_path)
+    assert run["recipe"]["steps"] == 10 and run["continued"][0]["steps"] == 20
+    with pytest.raises(ValueError, match="warmup"):
+        check_same(tmp_path, free=("steps",), recipe=Recipe(steps=20, warmup=1))
+
+
+def test_a_field_that_came_since_had_its_default(tmp_path):
+    Record.begin(tmp_path, **WHAT)
+    run = read_run(tmp_path)
+    del run["config"]["bias"]
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    check_same(tmp_path, config=TINY)
+    with pytest.raises(ValueError, match="bias=False, now bias=True"):
+        check_same(tmp_path, config=replace(TINY, bias=True))
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"config": 7}', "[" * 100_000, '{"data": "x"}'])
+def test_a_damaged_run_is_said_in_one_line(tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(ValueError, match=r"run\.json is damaged: [^\n]+$"):
+        read_run(tmp_path)
+    assert Record.begin(tmp_path, anew=True).scores == {}
+
+
+# ---- how it ends
+
+
+def test_a_run_that_fails_leaves_its_error_and_its_scores(tmp_path):
+    with pytest.raises(ZeroDivisionError), Record.begin(tmp_path, seed=0) as record:
+        record.log(step=1, loss=2.5)
+        record.write_scores({"early": 1})
+        raise ZeroDivisionError("division by zero")
+    assert read_run(tmp_path)["failed"] == "ZeroDivisionError: division by zero" and record.scores == {"early": 1}
+    assert (tmp_path / "log.jsonl").read_text() == '{"step": 1, "loss": 2.5}\n'
+    with pytest.raises(KeyboardInterrupt), Record.begin(tmp_path, seed=0):
+        raise KeyboardInterrupt
+    assert read_run(tmp_path)["failed"] == "KeyboardInterrupt"
+    with Record.begin(tmp_path, seed=0) as record:
+        record.write("outputs.txt", "ü\n")
+    run = read_run(tmp_path)
+    assert "failed" not in run and run["ended"]
+    assert [again["after"] for again in run["continued"]] == ["ZeroDivisionError: division by zero", "KeyboardInterrupt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.jsonl", "outputs.txt", "run.json", "scores.json"]
+
+
+ADD = """
+import sys
+from annotated.records import Record
+record = Record.begin(sys.argv[1], seed=0)
+for number in range(20):
+    with record.change("scores.json") as scores:
+        scores.setdefault("runs", []).append(int(sys.argv[2]) + number)
+"""
+
+
+def test_processes_that_share_a_record_lose_nothing(tmp_path):
+    processes = [subprocess.Popen([sys.executable, "-c", ADD, tmp_path, str(100 * i)]) for i in range(3)]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    runs = Record(tmp_path).scores["runs"]
+    assert sorted(runs) == [100 * i + n for i in range(3) for n in range(20)]
+    assert len(read_run(tmp_path)["continued"]) == 2
+    assert sorted(os.listdir(tmp_path)) == ["run.json", "scores.json"]
