@@ -16,7 +16,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 def drawn() -> dict:
     """Name -> function that makes the drawing's canvas."""
-    from drawing import attention  # noqa: F401  each module registers its drawings
+    from drawing import attention, model, rest, use  # noqa: F401  each module registers its drawings
     from drawing.canvas import DRAWINGS
 
     return DRAWINGS

@@ -173,7 +173,7 @@ def masks(c: Canvas) -> None:
     c.table(left, top, keys, cell)
     table(right, top, "causal", "causal_mask")
     c.table(right, top, causal_mask(size), cell)
-    c.text(178, top + 91, "and", "small")
+    c.text((left + right) / 2 + 65, top - 46, "and")
     table(left, below, "allowed", "(T, S)")
     c.table(left, below, both, cell)
     table(right, below, "weights", "(T, S)")
