@@ -21,10 +21,10 @@ def by_hand() -> list[torch.Tensor]:
 
 @drawing("figure-2-attention", 404, "Scaled dot-product attention")
 def figure_2_attention(c: Canvas) -> None:
-    """Q, of three rows and four columns, meets the transposed K, four rows and five columns, in a matrix of three by
-    five scores. They are divided by the root of d_k, masked, and made weights by a softmax. The weights meet
-    V, five rows and two columns, in the output, three rows and two columns. One row is framed all the way:
-    one query, one row of scores, one output."""
+    """Q, of three rows and four columns, meets the transposed K, four rows and five columns, in a matrix of three
+    by five scores. They are divided by the root of d_k, masked, and made weights by a softmax. The weights meet V,
+    five rows and two columns, in the output, three rows and two columns. One row is framed all the way: one query,
+    one row of scores, one output."""
     torch.manual_seed(3)
     T, S, d_k, d_v, cell = 3, 5, 4, 2, 18
     K = c.block(142, 30, d_k, S, cell, "kfill")
@@ -61,8 +61,8 @@ def figure_2_attention(c: Canvas) -> None:
 @drawing("figure-2-heads", 452, "Multi-head attention")
 def figure_2_heads(c: Canvas) -> None:
     """Three projections, W_Q of x, W_K and W_V of the memory, hand each of four heads its own narrow queries, keys
-    and values. Each head attends by itself. The four results, side by side, pass through W_O and are as wide
-    as x again."""
+    and values. Each head attends by itself. The four results, side by side, pass through W_O and are as wide as x
+    again."""
     h, cell, centres = 4, 7, [54, 138, 222, 306]
     sources = (
         ("Q", "x", 78, "qfill", 92, -21),
@@ -106,9 +106,9 @@ def figure_2_heads(c: Canvas) -> None:
 
 @drawing("attention-by-hand", 382, "Attention by hand")
 def attention_by_hand(c: Canvas) -> None:
-    """Three queries against two keys. For each query two bars show the scores, two cells the weights of the softmax,
-    and a dot on the line from the first value, 10, to the second, 20, the weighted sum: near 10 for the first
-    query, near 20 for the second, in the middle for the third."""
+    """Three queries against two keys. For each query two bars show the scores, two cells the weights of the
+    softmax, and a dot on the line from the first value, 10, to the second, 20, the weighted sum: near 10 for the
+    first query, near 20 for the second, in the middle for the third."""
     Q, K, V = by_hand()
     scaled = (Q @ K.T / Q.shape[-1] ** 0.5).tolist()
     weights = attention_weights(Q, K).tolist()
@@ -150,8 +150,8 @@ def row_of_numbers(c: Canvas, x, y, numbers, kind: str) -> None:
 
 @drawing("masks", 402, "Two masks, and what they leave of the weights")
 def masks(c: Canvas) -> None:
-    """Four tables with the words bos, er, ist, da and padding on both sides. The padding mask hides the last column,
-    the causal mask what lies right of the diagonal; a pair is allowed where both allow it. In the table of
+    """Four tables with the words bos, er, ist, da and padding on both sides. The padding mask hides the last
+    column, the causal mask what lies right of the diagonal; a pair is allowed where both allow it. In the table of
     weights every hidden pair has 0, and each row sums to 1."""
     torch.manual_seed(1)
     words, cell = ["bos", "er", "ist", "da", "pad"], 26
@@ -183,8 +183,8 @@ def masks(c: Canvas) -> None:
 
 @drawing("split-heads", 448, "From one wide matrix to heads, and back")
 def split_heads(c: Canvas) -> None:
-    """A matrix of five rows and twelve columns; the columns are cut into three groups of four, a head each; then the
-    groups stand apart, five rows by four columns a head. One word's row is framed in each of the three
+    """A matrix of five rows and twelve columns; the columns are cut into three groups of four, a head each; then
+    the groups stand apart, five rows by four columns a head. One word's row is framed in each of the three
     pictures. A line leads back from the heads to the wide matrix."""
     T, h, d_k, cell = 5, 3, 4, 14
     x = 24
@@ -216,9 +216,9 @@ def split_heads(c: Canvas) -> None:
 @drawing("three-uses", 456, "Where queries, keys and values come from")
 def three_uses(c: Canvas) -> None:
     """Three rows. In the encoder's self-attention queries, keys and values all come from the five source positions,
-    and all may look at all. In the decoder's masked self-attention all come from the three target positions,
-    and the table of allowed pairs is a triangle. In cross-attention the queries come from the target, keys
-    and values from the encoder's memory."""
+    and all may look at all. In the decoder's masked self-attention all come from the three target positions, and
+    the table of allowed pairs is a triangle. In cross-attention the queries come from the target, keys and values
+    from the encoder's memory."""
     T, S, cell = 3, 5, 12
     uses = (
         ("encoder self-attention", ("source", S), ("source", S), torch.ones(S, S)),

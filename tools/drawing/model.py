@@ -15,11 +15,11 @@ SENTENCE = "the dog sees the cat".split()
 
 @drawing("figure-1", 584, "The Transformer")
 def figure_1(c: Canvas) -> None:
-    """Read from the bottom up. At the left, source identifiers pass an Embedding, get positions added, and go through N
-    EncoderLayers: MultiHeadAttention, AddNorm, FeedForward, AddNorm. What comes out is the memory. At the right, the
-    target so far passes an Embedding, positions, and N DecoderLayers: masked MultiHeadAttention, AddNorm, a second
-    MultiHeadAttention whose keys and values come from the memory, AddNorm, FeedForward, AddNorm. The embedding's
-    matrix turns the result into logits, a softmax into probabilities of the next token."""
+    """Read from the bottom up. At the left, source identifiers pass an Embedding, get positions added, and go
+    through N EncoderLayers: MultiHeadAttention, AddNorm, FeedForward, AddNorm. What comes out is the memory. At the
+    right, the target so far passes an Embedding, positions, and N DecoderLayers: masked MultiHeadAttention,
+    AddNorm, a second MultiHeadAttention whose keys and values come from the memory, AddNorm, FeedForward, AddNorm.
+    The embedding's matrix turns the result into logits, a softmax into probabilities of the next token."""
     left, right, wide = 93, 267, 146
     c.box(5, 252, 166, 212, kind="frame", round=10)
     c.box(189, 156, 166, 308, kind="frame", round=10)
@@ -78,9 +78,9 @@ def sublayer(c: Canvas, x: float, y: float, words: str, code: str, fork: float) 
 
 @drawing("residual", 410, "The norm after the sum, or before the sub-layer")
 def residual(c: Canvas) -> None:
-    """Two circuits, each with two sub-layers, read from the top. A thick line is the residual trunk, from which a branch
-    leaves to each sub-layer and comes back in a sum. At the left the norm stands on the trunk, after the sum. At the
-    right it stands in the branch, before the sub-layer, and nothing stands on the trunk."""
+    """Two circuits, each with two sub-layers, read from the top. A thick line is the residual trunk, from which a
+    branch leaves to each sub-layer and comes back in a sum. At the left the norm stands on the trunk, after the
+    sum. At the right it stands in the branch, before the sub-layer, and nothing stands on the trunk."""
     sides = ((60, "norm after", "norm(x + f(x))", False), (244, "norm before", "x + f(norm(x))", True))
     for x, title, formula, before in sides:
         c.text(x + 34, 14, title, "strong")
@@ -111,9 +111,9 @@ def residual(c: Canvas) -> None:
 
 @drawing("positions", 384, "A word's vector and its position's clocks")
 def positions(c: Canvas) -> None:
-    """Five columns, the words the, dog, sees, the, cat at positions 0 to 4. Bars show each word's embedding, the same for
-    both the's. Under it four clocks, whose hands turn fast in the first row and ever more slowly below. The sum of
-    embedding and clocks is drawn as bars again, and now the two the's differ."""
+    """Five columns, the words the, dog, sees, the, cat at positions 0 to 4. Bars show each word's embedding, the
+    same for both the's. Under it four clocks, whose hands turn fast in the first row and ever more slowly below.
+    The sum of embedding and clocks is drawn as bars again, and now the two the's differ."""
     torch.manual_seed(5)
     words, d_model, shown = SENTENCE, 16, 8
     known = sorted(set(words))
@@ -158,9 +158,9 @@ def clock(c: Canvas, x: float, y: float, angle: float) -> None:
 
 @drawing("one-matrix", 352, "One matrix, two uses")
 def one_matrix(c: Canvas) -> None:
-    """In the middle a matrix with a row for each of six words. From the left an identifier points to the row of dog, which
-    comes out below as a vector: the embedding. From above a vector enters, meets every row, and gives each word a logit,
-    drawn as bars at the right; the longest is that of dog."""
+    """In the middle a matrix with a row for each of six words. From the left an identifier points to the row of
+    dog, which comes out below as a vector: the embedding. From above a vector enters, meets every row, and gives
+    each word a logit, drawn as bars at the right; the longest is that of dog."""
     torch.manual_seed(13)
     words, d_model, cell, high = ["pad", "the", "dog", "sees", "cat", "eos"], 4, 20, 24
     embedding = Embedding(len(words), d_model)
@@ -199,9 +199,9 @@ def one_matrix(c: Canvas) -> None:
 
 @drawing("target-shift", 228, "The target, shifted by one")
 def target_shift(c: Canvas) -> None:
-    """Two strips of the target's five tokens, bos, der, Hund, schläft, eos, the upper one shifted left by one. The lower
-    strip without its last token goes into the decoder; the upper strip without its first is the labels. So above bos
-    stands der, above der Hund, above Hund schläft, and above schläft eos."""
+    """Two strips of the target's five tokens, bos, der, Hund, schläft, eos, the upper one shifted left by one. The
+    lower strip without its last token goes into the decoder; the upper strip without its first is the labels. So
+    above bos stands der, above der Hund, above Hund schläft, and above schläft eos."""
     words, pitch, wide, left = ["bos", "der", "Hund", "schläft", "eos"], 59, 54, 5
     decoder = c.box(left + pitch, 98, 4 * pitch - (pitch - wide), 38, "decoder, logits")
     for i, word in enumerate(words):
@@ -217,10 +217,10 @@ def target_shift(c: Canvas) -> None:
     c.text(left + pitch, 212, "decoder input `target[:, :-1]`", "small", anchor="start")
 
 
-@drawing("ffn", 342, "One position through the feed-forward network")
+@drawing("ffn", 366, "One position through the feed-forward network")
 def ffn(c: Canvas) -> None:
-    """One position's vector, eight bars for the 512 numbers of the base model, passes W_1 and becomes four times as wide;
-    of the 32 bars, ReLU makes all that point down 0; W_2 makes eight of them again."""
+    """One position's vector, eight bars for the 512 numbers of the base model, passes W_1 and becomes four times as
+    wide; of the 32 bars, ReLU makes all that point down 0; W_2 makes eight of them again."""
     torch.manual_seed(4)
     network = FeedForward(8, 32)
     with torch.no_grad():
@@ -228,14 +228,16 @@ def ffn(c: Canvas) -> None:
         wide = network.W_1(x)
         kept = wide.relu()
         out = network.W_2(kept)
-    wires = [30, 130, 224, 316]
-    for y, vector, scale in zip(wires, (x, wide, kept, out), (10, 22, 22, 40)):
+    middles = [30, 136, 244, 338]
+    for y, vector, scale in zip(middles, (x, wide, kept, out), (10, 20, 20, 36)):
         bars(c, 180, y, vector, step=10, scale=scale)
-    for y, words, note in ((62, "`W_1`", f"to `d_ff` = {BASE.d_ff}"), (162, "ReLU", "negative to 0"), (256, "`W_2`", "")):
-        c.wire((180, y - 12), (180, y))
+    narrow = f"`d_model` = {BASE.d_model}"
+    steps = ((64, "`W_1`", f"to `d_ff` = {BASE.d_ff}"), (178, "ReLU", "negative to 0"), (274, "`W_2`", f"to {narrow}"))
+    for y, words, note in steps:
+        c.wire((180, y - 14), (180, y))
         c.box(150, y, 60, 26, words, face="small")
-        c.wire((180, y + 26), (180, y + 38))
-        c.text(218, y + 13, note or f"to `d_model` = {BASE.d_model}", "small soft", anchor="start")
+        c.wire((180, y + 26), (180, y + 40))
+        c.text(218, y + 13, note, "small soft", anchor="start")
     c.text(130, 30, "one position", "small", anchor="end")
-    c.text(230, 30, f"`d_model` = {BASE.d_model}", "small soft", anchor="start")
-    c.text(130, 316, "the same position", "small", anchor="end")
+    c.text(230, 30, narrow, "small soft", anchor="start")
+    c.text(130, 338, "the same position", "small", anchor="end")

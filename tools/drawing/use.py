@@ -3,7 +3,6 @@
 import torch
 
 import annotated
-from annotated.evaluation import bleu_counts, bleu_of_counts
 from annotated.masks import causal_mask
 from annotated.optimization import spread_over_all
 
@@ -12,9 +11,9 @@ from .canvas import ROOT, Canvas, drawing
 
 @drawing("cache-or-rows", 232, "All rows at once, or one row a step")
 def cache_or_rows(c: Canvas) -> None:
-    """At the left, in training, five queries look at a triangle of keys at once. At the right, in use, one query at a time:
-    the first looks at one key, the second at two, the fifth at five. The framed key at the end of each row is new, those
-    before it wait in the cache."""
+    """At the left, in training, five queries look at a triangle of keys at once. At the right, in use, one query at
+    a time: the first looks at one key, the second at two, the fifth at five. The framed key at the end of each row
+    is new, those before it wait in the cache."""
     T, cell = 5, 22
     c.text(8, 14, "training", "strong", anchor="start")
     c.text(8, 34, "all rows at once", "small soft", anchor="start")
@@ -39,8 +38,8 @@ def cache_or_rows(c: Canvas) -> None:
 
 @drawing("smoothing", 304, "A label as one-hot, and smoothed")
 def smoothing(c: Canvas) -> None:
-    """Two rows of bars over the same five words. Above, the one-hot label: 1 for Hund and 0 for all others. Below, the
-    smoothed label: most of the probability is left to Hund, and a little goes to every word."""
+    """Two rows of bars over the same five words. Above, the one-hot label: 1 for Hund and 0 for all others. Below,
+    the smoothed label: most of the probability is left to Hund, and a little goes to every word."""
     words, eps = ["der", "Hund", "Katze", "sieht", "eos"], 0.1
     label = torch.tensor(words.index("Hund"))
     for y, title, share in ((20, "one-hot", 0.0), (174, f"smoothed, eps {eps}", eps)):
@@ -70,18 +69,17 @@ def search_steps(sentence: str, steps: int, k: int, shown: int) -> list[list[tup
                 pairs = zip(following.indices.tolist(), following.values.tolist())
                 grown += [(parent, [*ids, i], log_p + p, rank < shown) for rank, (i, p) in enumerate(pairs)]
             best = sorted(grown, key=lambda g: -g[2])[:k]
-            words = [(g[0], pieces.id_to_piece(g[1][-1]).lstrip("\u2581"), g[2], g in best) for g in grown if g[3]]
-            out.append(words)
+            out.append([(g[0], pieces.id_to_piece(g[1][-1]).lstrip("\u2581"), g[2], g in best) for g in grown if g[3]])
             beam = [(g[1], g[2]) for g in best]
     return out
 
 
 @drawing("beam", 408, "Beam search with two places")
 def beam(c: Canvas) -> None:
-    """A tree that grows downwards: the German words a model considers for When did she get married? In each step the two
-    hypotheses kept are continued, each by its two likeliest tokens, and of these four the two of the highest
-    log-probability are framed and kept. The hypothesis that begins Wann hat stands behind the one that begins Wann ist
-    until the fourth step, where it overtakes it."""
+    """A tree that grows downwards: the German words a model considers for When did she get married? In each step
+    the two hypotheses kept are continued, each by its two likeliest tokens, and of these four the two of the
+    highest log-probability are drawn solid and kept. The hypothesis that begins Wann hat stands behind the one that
+    begins Wann ist until the fourth step, where it overtakes it."""
     sentence, wide = "When did she get married?", 82
     c.text(180, 14, f"*{sentence}*", "")
     c.text(180, 40, "bos")
@@ -98,4 +96,4 @@ def beam(c: Canvas) -> None:
             if stays:
                 found.append((log_p, (x, y + 42)))
         kept = [at for _, at in sorted(found, reverse=True)]
-    c.text(180, 396, "red: the best k of all k × V stay", "small soft")
+    c.text(180, 396, "solid: the best k of all k × V stay", "small soft")
