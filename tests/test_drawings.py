@@ -17,8 +17,6 @@ from drawing import canvas  # noqa: E402
 NAMES = list(drawings.drawn())
 PHONE, LEAST = 328, 11  # width of the text on a small phone, and the smallest letters there, in pixels
 SVG = "{http://www.w3.org/2000/svg}"
-HUES = {"": "--ink", "soft": "--soft", "q": "--query", "k": "--key", "v": "--value", "o": "--output", "on": "#ffffff", "under": "#000000"}
-FACES = {"code", "small", "strong", "slant"}
 FILLS = {"qfill": "--query", "kfill": "--key", "vfill": "--value", "ofill": "--output", "block": "--soft", "dark": "--soft"}
 
 
@@ -35,6 +33,11 @@ def made(request):
 def test_a_drawing_is_current(made):
     path = drawings.FOLDER / f"{made.name}.svg"
     assert path.exists() and path.read_text(encoding="utf-8") == made.svg(), f"python tools/drawings.py {made.name}"
+
+
+def test_every_drawing_has_its_function():
+    files = {path.stem for path in drawings.FOLDER.glob("*.svg") if 'class="drawing"' in path.read_text(encoding="utf-8")}
+    assert files == set(NAMES)
 
 
 def test_the_check_sees_an_old_file(tmp_path):
@@ -123,6 +126,7 @@ def test_words_stand_out_from_what_they_lie_on(theme):
         assert contrast(colours[hue], paper) >= 4.5, hue
         assert contrast(colours[hue], colours["--plate"]) >= 4.5, hue
     given = rules()
+    assert given["small"] == f"font-size: {canvas.SMALL}px;"  # what is measured is what is shown
     for kind, hue in FILLS.items():
         opacity = float(re.search(r"fill-opacity: ([\d.]+)", given[kind])[1])
         ground = over(colours[hue], paper, opacity)
@@ -150,3 +154,40 @@ def test_a_drawing_becomes_a_part_of_the_page():
     whole = ElementTree.fromstring(text_of(NAMES[0]))
     assert len(root.findall(f"{SVG}text")) == len(whole.findall(f"{SVG}text")) > 0
     assert annotated_inline.inline('<svg xmlns="http://www.w3.org/2000/svg" class="model"></svg>', alt) is None
+
+
+class App:
+    "What `resolve` needs of Sphinx."
+
+    def __init__(self, format: str):
+        self.srcdir, self.builder = ROOT, type("Builder", (), {"format": format})
+
+
+def document(*images: tuple[str, str]):
+    from docutils import nodes
+    from docutils.utils import new_document
+
+    page = new_document("page")
+    page += [nodes.paragraph("", "", nodes.image(uri=uri, alt=alt)) for uri, alt in images]
+    return page
+
+
+def test_the_page_takes_in_drawings_and_no_other_images():
+    from docutils import nodes
+
+    drawn, other = f"book/img/{NAMES[0]}.svg", "book/img/model.svg"
+    page = document((drawn, "a drawing"), (other, "the model"), ("book/img/page.png", "a page"))
+    annotated_inline.resolve(App("html"), page, "page")
+    assert [e["uri"] for e in page.findall(nodes.image)] == [other, "book/img/page.png"]
+    (raw,) = page.findall(nodes.raw)
+    assert raw["format"] == "html" and 'aria-label="a drawing"' in raw.astext()
+    page = document((drawn, "a drawing"))
+    annotated_inline.resolve(App("latex"), page, "page")
+    assert len(list(page.findall(nodes.image))) == 1
+
+
+def test_a_drawing_without_words_is_complained_of(monkeypatch):
+    said = []
+    monkeypatch.setattr(annotated_inline.log, "warning", lambda message, *rest, **_: said.append(message % rest))
+    annotated_inline.resolve(App("html"), document((f"book/img/{NAMES[0]}.svg", " ")), "page")
+    assert len(said) == 1 and NAMES[0] in said[0]

@@ -71,9 +71,10 @@ def figure_2_heads(c: Canvas) -> None:
     )
     for name, source, x, _, bus, offset in sources:
         hue = HUES[name]
-        c.text(x, 12, f"`{source}`")
-        c.wire((x, 21), (x, 38))
-        box = c.box(x - 38, 38, 76, 28, f"`W_{name}`", face=hue)
+        c.text(x, 10, f"`{source}`")
+        c.text(x, 26, f"`(B,{'T' if source == 'x' else 'S'},d_model)`", "small soft")
+        c.wire((x, 34), (x, 47))
+        box = c.box(x - 38, 47, 76, 26, f"`W_{name}`", face=hue)
         ends = [centre + offset for centre in centres]
         c.line(f"M{x} {box.bottom}V{bus}M{ends[0]} {bus}H{ends[-1]}", f"wire {hue}")
         c.dot(x, bus, hue)
@@ -148,7 +149,7 @@ def row_of_numbers(c: Canvas, x, y, numbers, kind: str) -> None:
         c.box(x + 20 * i, y, 20, 18, f"{number:g}", kind=kind, face="small", round=0)
 
 
-@drawing("masks", 402, "Two masks, and what they leave of the weights")
+@drawing("masks", 406, "Two masks, and what they leave of the weights")
 def masks(c: Canvas) -> None:
     """Four tables with the words bos, er, ist, da and padding on both sides. The padding mask hides the last
     column, the causal mask what lies right of the diagonal; a pair is allowed where both allow it. In the table of

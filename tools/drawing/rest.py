@@ -283,7 +283,8 @@ def tiles(c: Canvas) -> None:
         (312, 314, 22, 44, "ofill"),
     ):
         c.box(x, y, w, h, kind=kind, round=0)
-    c.lines(122, 328, "one tile of each, and", "for each query a running", "max, sum and output", kind="small", anchor="start")
+    note = ("one tile of each, and", "for each query a running", "max, sum and output")
+    c.lines(122, 328, *note, kind="small", anchor="start")
     c.text(20, 278, "fast memory", "strong", anchor="start")
 
 
