@@ -121,7 +121,7 @@ def attention_by_hand(c: Canvas) -> None:
         row_of_numbers(c, 62, y, key, "kfill")
         c.text(158, y + 9, f"value {j + 1}", "v", anchor="start")
         c.box(222, y, 34, 18, f"{values[j]:g}", kind="vfill", face="small", round=0)
-    for x, words in ((8, "queries"), (104, "scores ÷ √`d_k`"), (226, "weights"), (300, "output")):
+    for x, words in ((8, "queries"), (104, "scores ÷ √`d_k`"), (206, "weights"), (300, "output")):
         c.text(x, 94, words, "small soft", anchor="start")
     unit = 60 / max(max(row) for row in scaled)
     for t, query in enumerate(Q.tolist()):
@@ -133,12 +133,14 @@ def attention_by_hand(c: Canvas) -> None:
             at = y + 10 + 36 * j
             c.bar(104, at, unit * score, 18, "k")
             c.text(104 + unit * score + 6, at + 9, f"{score:g}", "small", anchor="start")
-        c.weights(226, y + 4, [[w] for w in weights[t]], 44, digits=2, high=34)
-        low, high = 300, 350
+        c.weights(208, y + 4, [[w] for w in weights[t]], 42, digits=2, high=34)
+        for j, value in enumerate(values):
+            c.text(254, y + 21 + 34 * j, f"× {value:g}", "small v", anchor="start")
+        low, high = 304, 350
         at = low + (high - low) * (output[t] - values[0]) / (values[1] - values[0])
         c.line(f"M{low} {y + 44}H{high}M{low} {y + 40}v8M{high} {y + 40}v8")
         c.dot(at, y + 44, "o", 5)
-        c.text(min(max(at, 310), 342), y + 26, f"{output[t]:.3g}", "o strong")
+        c.text(min(max(at, 318), 340), y + 24, f"{output[t]:.3g}", "o strong")
         c.text(low, y + 62, f"{values[0]:g}", "small v")
         c.text(high, y + 62, f"{values[1]:g}", "small v")
 
