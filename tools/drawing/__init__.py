@@ -1,0 +1,1 @@
+"""The schematic drawings of the book: `canvas` has the vocabulary, the other modules a function for each drawing."""
