@@ -18,8 +18,8 @@ from tqdm import tqdm
 from annotated import __version__
 from annotated import load as load_folder
 from annotated.corpora import CORPORA, TokenPairs, cache_folder, fetch, load_corpus, missing_files, prepare
-from annotated.data import Batches, Corpus, Subwords, Words, fraction, load_vocabulary, pad_batch, token_batches
-from annotated.decoding import Translator, check_device, hypotheses, length_penalty, save
+from annotated.data import Batches, Corpus, Subwords, Words, fraction, load_vocabulary, token_batches
+from annotated.decoding import Translator, check_device, check_n_best, save
 from annotated.evaluation import bleu, bleu_metric, chrf, cross_entropy
 from annotated.files import file_lock, resumable_output, sha256_of, write_text
 from annotated.records import Record, check_same, read_run
@@ -33,9 +33,6 @@ __all__ = [
     "translated",
     "plain",
     "numbered",
-    "check_several",
-    "n_best",
-    "join_pieces",
     "job_of",
     "printed",
     "opened",
@@ -163,7 +160,7 @@ def translated(translator, lines, options, first=1):
     search = options.beam, options.alpha
     for window in windows(lines, options.window):
         if options.n_best:
-            found = n_best(translator, window, options.n_best, *search)
+            found = translator.n_best(window, options.n_best, *search, progress=False)
         else:
             found = translator.translate(window, *search, progress=False)
         write = numbered if options.n_best else plain
@@ -179,49 +176,6 @@ def plain(number, text):
 def numbered(number, found):
     """The translations of a line, each as number, score and text with tabulators between."""
     return "".join(f"{number}\t{score:.4f}\t{one_line(text)}\n" for score, text in found)
-
-
-def check_several(k, beam):
-    """Refuse to ask a search for more translations than its beam is wide: ValueError."""
-    if k > beam:
-        raise ValueError(f"n-best={k} needs a beam of {k} or more, got beam={beam}")
-
-
-def n_best(translator, lines, k, beam=4, alpha=0.6, rows=32):
-    """The k best translations of each line.
-
-    Args:
-        translator: a `Translator`.
-        lines: list of strings.
-        k: how many; a search finds no more than the beam is wide.
-        beam, alpha: of the search.
-        rows: pieces of lines that are searched together.
-
-    Returns:
-        as many lists of (score, text), best first.
-    """
-    check_several(k, beam)
-    cut = [translator.cut(line) for line in lines]
-    parts = sorted((piece for pieces in cut for piece in pieces), key=len)
-    found, penalty = {}, partial(length_penalty, alpha=alpha)
-    device = next(translator.model.parameters()).device
-    for start in range(0, len(parts), rows):
-        batch = parts[start:start + rows]
-        source = pad_batch(batch, translator.model.config.pad).to(device)  # (B, S)
-        results = hypotheses(translator.quick, source, beam, penalty)
-        found.update(zip(map(tuple, batch), results))
-    return [join_pieces(translator, [found[tuple(p)][:k] for p in pieces]) for pieces in cut]
-
-
-def join_pieces(translator, found):
-    """Join the hypotheses of a line's pieces, (ids, score), to the line's, (score, text)."""
-    if not found:  # a line without content
-        return [(0.0, "")]
-    decode = translator.vocabulary.decode
-    joined = []
-    for row in zip(*found):
-        joined.append((sum(s for _, s in row), " ".join(decode(ids) for ids, _ in row)))
-    return joined
 
 
 def job_of(options):
@@ -306,7 +260,7 @@ def run_translate(options):
     if options.interactive and (options.input or options.output):
         said = "interactive means standard input and output"
         raise ValueError(f"{said}: leave out --input and --output")
-    check_several(options.n_best, options.beam)
+    check_n_best(options.n_best, options.beam)
     translator = load(options.model, options.device)
     typed = not (options.input or options.output) and sys.stdin and sys.stdin.isatty()
     (converse if options.interactive or typed else translate_stream)(translator, options)

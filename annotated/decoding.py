@@ -5,11 +5,13 @@ Generated from book/11-decoding.md by tools/tangle.py: edit the chapter, not thi
 
 import math
 import re
+from collections.abc import Iterable
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -45,6 +47,10 @@ __all__ = [
     "packed",
     "pieces",
     "Translator",
+    "search_pieces",
+    "by_falling_length",
+    "join_pools",
+    "check_n_best",
     "KINDS",
     "check_vocabulary",
     "save",
@@ -425,11 +431,13 @@ def packed(model):
 
 def pieces(ids, limit, ends):
     """Cut a list of identifiers into pieces of at most limit, behind the ends if it can."""
-    while len(ids) > limit:
-        cut = next((i + 1 for i in range(limit - 1, 0, -1) if ids[i] in ends), limit)
-        yield ids[:cut]
-        ids = ids[cut:]
-    yield ids
+    first = 0
+    while len(ids) - first > limit:
+        places = range(first + limit - 1, first, -1)
+        last = next((i + 1 for i in places if ids[i] in ends), first + limit)
+        yield ids[first:last]
+        first = last
+    yield ids[first:]
 
 
 class Translator:
@@ -446,7 +454,7 @@ class Translator:
         ValueError: longest is below 1.
     """
 
-    def __init__(self, model, vocabulary, longest=200):
+    def __init__(self, model: nn.Module, vocabulary: Any, longest: int = 200):
         if longest < 1:
             raise ValueError(f"longest must be 1 or more, got {longest}")
         if getattr(model.config, "positions", None) == "learned":  # one of them for the eos
@@ -454,11 +462,14 @@ class Translator:
         self.model, self.vocabulary, self.longest = model, vocabulary, longest
         self.quick = packed(model)
 
-    def translate(self, lines, beam=4, alpha=0.6, tokens=4096, progress=True):
-        """Translate a list of lines.
+    def translate(
+        self, lines: Iterable[str], beam: int = 4, alpha: float = 0.6, tokens: int = 4096,
+        progress: bool = True,
+    ) -> list[str]:
+        """Translate lines, an empty one to an empty one.
 
         Args:
-            lines: strings, in a list or any iterable; an empty one gives an empty one.
+            lines: in a list or any iterable.
             beam: hypotheses a sentence; 1 is greedy search.
             alpha: of the length penalty.
             tokens: source tokens of a batch, padding included.
@@ -471,26 +482,46 @@ class Translator:
             TypeError: lines is one string, or holds something else.
             ValueError: beam is below 1, or alpha too far from 0.
         """
+        search = partial(self.search, beam=beam, alpha=alpha)
+        found = self._search_lines(lines, search, tokens, progress)
+        decode = self.vocabulary.decode
+        return [" ".join(decode(pool[0][0]) for pool in pools) for pools in found]
+
+    def n_best(
+        self, lines: Iterable[str], k: int, beam: int = 4, alpha: float = 0.6,
+        tokens: int = 4096, progress: bool = True,
+    ) -> list[list[tuple[float, str]]]:
+        """The k best translations of each line with their scores, best first.
+
+        Args:
+            k: how many; a search finds no more than the beam is wide.
+            lines, beam, alpha, tokens, progress: as for `translate`.
+
+        Returns:
+            For each line a list of (score, text).
+
+        Raises:
+            TypeError, ValueError: as `translate`; k is above the beam.
+        """
+        check_n_best(k, beam)
+        search = partial(self.search, beam=beam, alpha=alpha, k=k)
+        found = self._search_lines(lines, search, tokens, progress)
+        return [join_pools(pools, k, self.vocabulary.decode) for pools in found]
+
+    def search(self, batch: list, beam: int, alpha: float, k: int = 1) -> list:
+        """The hypotheses, (ids, score), of lists of identifiers that fit one batch."""
+        device = next(self.model.parameters()).device
+        source = pad_batch(batch, self.model.config.pad).to(device)  # (B, S)
+        penalty = partial(length_penalty, alpha=alpha)
+        stop = cannot_improve if k == 1 else when_full
+        return hypotheses(self.quick, source, beam, penalty, stop=stop)
+
+    def _search_lines(self, lines, search, tokens, progress):
         if isinstance(lines, str):
             raise TypeError("lines must be a list of strings, got one: put it in a list")
-        lines = list(lines)
-        parts = [(n, piece) for n, line in enumerate(lines) for piece in self.cut(line)]
-        order = sorted(range(len(parts)), key=lambda i: len(parts[i][1]), reverse=True)
-        outputs, off = [""] * len(parts), None if progress and len(parts) > 100 else True
-        with tqdm(total=len(parts), unit="line", disable=off) as bar:
-            while order:
-                size = max(1, tokens // len(parts[order[0]][1]))
-                batch, order = order[:size], order[size:]
-                found = self.search([parts[i][1] for i in batch], beam, alpha)
-                for i, text in zip(batch, found, strict=True):
-                    outputs[i] = text
-                bar.update(len(batch))
-        joined = [[] for _ in lines]
-        for (number, _), text in zip(parts, outputs, strict=True):
-            joined[number].append(text)
-        return [" ".join(texts) for texts in joined]
+        return search_pieces([self.cut(line) for line in lines], search, tokens, progress)
 
-    def cut(self, line):
+    def cut(self, line: str) -> list[list[int]]:
         """The identifiers of a line, in pieces that end in eos; none for an empty line."""
         if not isinstance(line, str):
             raise TypeError(f"lines must be strings, one is {type(line).__name__}")
@@ -502,12 +533,47 @@ class Translator:
         ends = {i for mark in ".!?。！？" for i in encode(mark) if i > unk}
         return [[*piece, eos] for piece in pieces(ids, self.longest, ends)]
 
-    def search(self, batch, beam, alpha):
-        """Translate lists of identifiers that fit one batch."""
-        device = next(self.model.parameters()).device
-        source = pad_batch(batch, self.model.config.pad).to(device)  # (B, S)
-        found = beam_search(self.quick, source, beam, alpha)
-        return [self.vocabulary.decode(ids) for ids in found]
+
+def search_pieces(cut, search, tokens, progress):
+    """For each line the hypotheses of each of its pieces, searched batch by batch.
+
+    Args:
+        cut: for each line its pieces.
+        search: gives the hypotheses of a batch of pieces.
+        tokens, progress: as for `Translator.translate`.
+    """
+    pieces = [piece for line in cut for piece in line]
+    pools, off = {}, None if progress and len(pieces) > 100 else True
+    with tqdm(total=len(pieces), unit="line", disable=off) as bar:
+        for batch in by_falling_length(pieces, tokens):
+            pools |= zip(batch, search([pieces[i] for i in batch]), strict=True)
+            bar.update(len(batch))
+    in_order = iter([pools[i] for i in range(len(pieces))])
+    return [[next(in_order) for _ in line] for line in cut]
+
+
+def by_falling_length(pieces, tokens):
+    """Yield batches of places of pieces, the longest first, each of so many tokens at most."""
+    order = sorted(range(len(pieces)), key=lambda i: len(pieces[i]), reverse=True)
+    first = 0
+    while first < len(order):
+        size = max(1, tokens // len(pieces[order[first]]))
+        yield order[first : first + size]
+        first += size
+
+
+def join_pools(pools, k, decode):
+    """The k best (score, text) of a line, given the hypotheses (ids, score) of its pieces."""
+    if not pools:  # a line without content
+        return [(0.0, "")]
+    rows = zip(*(pool[:k] for pool in pools))
+    return [(sum(s for _, s in row), " ".join(decode(ids) for ids, _ in row)) for row in rows]
+
+
+def check_n_best(k, beam):
+    """Refuse to ask a search for more translations than its beam is wide: ValueError."""
+    if k > beam:
+        raise ValueError(f"n-best={k} needs a beam of {k} or more, got beam={beam}")
 
 
 KINDS = {

@@ -697,16 +697,14 @@ class MarianTranslator(Translator):
 class PublishedTranslator(MarianTranslator):
     """A published model searched as in `transformers`; alpha is the power of the length."""
 
-    def search(self, batch, beam, alpha):
-        """Translate lists of identifiers that fit one batch."""
+    def search(self, batch, beam, alpha, k=0):
+        """The hypotheses, (ids, score), of lists of identifiers that fit one batch."""
         device = next(self.model.parameters()).device
         source = pad_batch(batch, self.model.config.pad).to(device)  # (B, S)
-        if beam == 1:
-            found = greedy(self.quick, source, self.how.max_len)
-        else:
-            how = replace(self.how, beam=beam, power=alpha)
-            found = [pool[0][0] for pool in published_search(self.quick.model, source, how)]
-        return [self.vocabulary.decode(ids) for ids in found]
+        if beam == 1 and not k:  # nobody asks for scores
+            return [[(ids, 0.0)] for ids in greedy(self.quick, source, self.how.max_len)]
+        how = replace(self.how, beam=beam, power=alpha)
+        return published_search(self.quick.model, source, how)
 
 
 def load_marian(folder, device="cpu", kind=MarianTranslator):

@@ -124,7 +124,8 @@ def fake(tmp_path, monkeypatch):
         def translate(self, lines, beam=4, alpha=0.6, progress=True):
             return [line.upper() + "\u2028|" for line in lines]
 
-    monkeypatch.setattr(cli, "load", lambda folder, device: Fake())
+    made = Fake()
+    monkeypatch.setattr(cli, "load", lambda folder, device: made)
     (tmp_path / "fake").mkdir()
     (tmp_path / "fake" / "config.json").write_text("{}")
     return tmp_path / "fake"
@@ -229,13 +230,13 @@ def test_numbers_of_lines_go_on_with_the_job(tmp_path, called, fake, monkeypatch
     arguments = ["translate", "--model", fake, "--input", tmp_path / "in", "--output", tmp_path / "out", "--window", 1, "--n-best", 1]
     seen = []
 
-    def found(translator, lines, *_):
+    def found(lines, *_, **__):
         seen.extend(lines)
         if len(seen) == 3:
             raise KeyboardInterrupt
         return [[(-0.5, line)] for line in lines]
 
-    monkeypatch.setattr(cli, "n_best", found)
+    cli.load(fake, "cpu").n_best = found
     assert called(*arguments)[0] == 130 and called(*arguments)[0] == 0
     assert (tmp_path / "out").read_text() == "1\t-0.5000\ta\n2\t-0.5000\tb\n3\t-0.5000\tc\n" and len(seen) == 4
 
