@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from web.fetch import CDN, fetch
 
 ROOT = Path(__file__).resolve().parent.parent
 HTML = ROOT / "_build" / "html"
@@ -27,15 +28,6 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to look at the page with"),
     pytest.mark.skipif(importlib.util.find_spec("playwright") is None, reason="playwright is not installed"),
 ]
-
-
-def tool():
-    "tools/mathjax.py as a module."
-    spec = importlib.util.spec_from_file_location("mathjax", ROOT / "tools" / "mathjax.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
 
 
 def built() -> Path:
@@ -96,7 +88,7 @@ class Seen:
 
     def asked(self, request) -> None:
         own = request.url.startswith((self.site, "data:", "blob:"))
-        if not own and not request.url.startswith(tool_cdn()):
+        if not own and not request.url.startswith(allowed()):
             self.trouble.append(f"external request: {request.url}")
 
     def open(self, name: str):
@@ -110,10 +102,10 @@ class Seen:
 
 
 @functools.cache
-def tool_cdn() -> str:
+def allowed() -> str:
     "Where there is no npm the CDN is allowed, and only then."
     hosted = (HTML / "_static" / "mathjax" / "tex-mml-chtml.js").exists()
-    return "no external request is allowed:" if hosted else tool().CDN.split("/mathjax")[0]
+    return "no external request is allowed:" if hosted else CDN.split("/mathjax")[0]
 
 
 # What is asked of every page runs in the page: each function returns a list of complaints.
@@ -201,8 +193,8 @@ def visit(browser, site):
     The page is opened once and looked at wide, narrow, printed, light and dark.
     """
     window = Seen(browser, site)
-    folder = tool().fetch("axe-core")
-    axe = folder and (folder / "axe.min.js").read_text(encoding="utf-8")
+    folder = fetch()
+    axe = folder and (folder / "test" / "axe.min.js").read_text(encoding="utf-8")
 
     @functools.cache
     def look(name: str) -> dict[str, list[str]]:

@@ -25,22 +25,24 @@ log = logging.getLogger(__name__)
 
 # ---------------------------------------------------------------- math and type
 
-def fetched() -> list[Path] | None:
-    "Folders with MathJax and the typefaces, or None where they cannot be had."
-    spec = importlib.util.spec_from_file_location("mathjax", ROOT / "tools" / "mathjax.py")
+def fetcher():
+    "tools/web/fetch.py as a module."
+    spec = importlib.util.spec_from_file_location("fetch", ROOT / "tools" / "web" / "fetch.py")
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
-    folders = [tool.fetch(name) for name in tool.PAGE]
-    return None if None in folders else folders
+    return tool
 
 
 def host(app, config) -> None:
-    "Serve math and type from the book itself."
-    folders = fetched()
-    if folders is None:
+    "Serve math and type from the book itself; where they cannot be had, math comes from the CDN, checked by its digest."
+    tool = fetcher()
+    folder = tool.fetch()
+    if folder is None:
         log.info("math comes from the CDN and type from the reader's machine: npm is needed to host them here")
+        config.mathjax_path = tool.CDN
+        config.mathjax_options = {"integrity": tool.CDN_INTEGRITY, "crossorigin": "anonymous"}
         return
-    config.html_static_path += [str(folder) for folder in folders]
+    config.html_static_path.append(str(folder / "page"))
     config.mathjax_path = "mathjax/tex-mml-chtml.js"
     config.html_css_files.insert(0, "faces.css")
 
