@@ -37,6 +37,7 @@ test: $(STAMP)
 lint: $(STAMP)
 	@failed=0; \
 	$(PY) -m ruff check --quiet . || failed=1; \
+	$(PY) -m mypy --no-error-summary || failed=1; \
 	$(PY) tools/tangle.py --check || failed=1; \
 	$(PY) tools/collect.py --check || failed=1; \
 	$(PY) tools/weave.py --check || failed=1; \
@@ -88,5 +89,5 @@ $(STAMP): requirements.txt pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf _build .pytest_cache .ruff_cache build *.egg-info
+	rm -rf _build .pytest_cache .ruff_cache .mypy_cache build *.egg-info
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
