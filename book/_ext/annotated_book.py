@@ -75,6 +75,11 @@ def kind(docname: str) -> str:
     return "chapter" if number(docname) is not None else "appendix"
 
 
+def is_api(docname: str) -> bool:
+    "Whether a page is the package's: the groups, or a module."
+    return docname == API or docname.startswith(f"{API}/")
+
+
 # ---------------------------------------------------------------- while a page is read
 
 def prepare(app, doctree) -> None:
@@ -196,7 +201,7 @@ def export(env, docname: str, cell, module: str) -> None:
 
 
 def public(env, module: str) -> list[str]:
-    "The public names of a module as the package's page lists them."
+    "The public names of a module as its page lists them."
     if not hasattr(env, "annotated_public"):
         env.annotated_public = {m.name: [f"{m.name}.{d.name}" for d in m.found] for m in api.modules()}
     return env.annotated_public.get(module, [])
@@ -212,8 +217,8 @@ def colour(doctree) -> None:
 
 
 def link_names(env, doctree, own: str | None) -> None:
-    "Code in the text that is a public name of another chapter leads to its entry on the package's page."
-    if API not in env.found_docs or env.docname == API:
+    "Code in the text that is a public name of another chapter leads to its entry on the package's pages."
+    if API not in env.found_docs or is_api(env.docname):
         return
     known = env.annotated_names
     for node in list(doctree.findall(nodes.literal)):
@@ -239,8 +244,8 @@ def start(app) -> None:
 
 
 def outdated(app, env, added, changed, removed) -> list[str]:
-    "The package's page and the front page speak of all chapters: they are always read again."
-    return [name for name in (API, app.config.root_doc, "book/index") if name in env.found_docs]
+    "The package's pages and the front page speak of all chapters: they are always read again."
+    return [name for name in env.found_docs if is_api(name) or name in (app.config.root_doc, "book/index")]
 
 
 def purge(app, env, docname: str) -> None:
@@ -264,7 +269,7 @@ def renumber(app, env) -> list[str]:
 
 
 def resolve(app, doctree, docname: str) -> None:
-    "Links from the package's page back to the chapters."
+    "Links from the package's pages back to the chapters."
     env = app.env
     for node in list(doctree.findall(nodes.inline)):
         if "from-chapter" in node["classes"]:
@@ -335,6 +340,7 @@ def scripts(app, pagename, templatename, context, doctree) -> None:
 def setup(app):
     app.add_node(ModelMap)
     app.add_directive("annotated-api", api.Reference)
+    app.add_directive("annotated-group", api.Group)
     app.add_directive("model-map", ModelMapDirective)
     app.connect("config-inited", host)
     app.connect("builder-inited", start)

@@ -70,7 +70,8 @@ def fetch() -> Path | None:
         command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
         done = subprocess.run(command, cwd=scratch, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         if "EINTEGRITY" in done.stderr or "EUSAGE" in done.stderr:  # a package or the lock is not what it should be
-            raise SystemExit(f"npm ci in tools/web says: {done.stderr.strip()}")
+            said = [line.removeprefix("npm error").strip() for line in done.stderr.splitlines()]
+            raise SystemExit("npm ci in tools/web: " + " ".join(filter(None, said[:5])))
         if done.returncode:
             return None
         whole = Path(scratch) / "whole"
