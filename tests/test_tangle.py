@@ -70,15 +70,6 @@ def test_the_module_is_what_the_chapter_says(book):
     assert (book.root / "annotated/attention.py").read_text() == MADE
 
 
-def test_the_module_passes_ruff(book):
-    book("02-attention.md", GOOD)
-    tangle.main([], book.root)
-    config = str(ROOT / "pyproject.toml")
-    command = [sys.executable, "-m", "ruff", "check", "--config", config, str(book.root / "annotated")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
-
-
 def test_imports_merge_in_the_order_that_ruff_wants(book):
     imports = (
         "from torch.nn import functional as F\nfrom torch import Tensor, nn\nimport torch.nn.functional\nimport torch\n"

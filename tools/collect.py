@@ -38,7 +38,7 @@ Each links to the place where the test stands; the cell after it is the test.
 """
 
 
-MODULE = """# `{name}`
+MODULE = """# `{short}`
 
 <!-- Made by tools/collect.py: the names are read from the module. -->
 
@@ -134,8 +134,9 @@ def statements_page(chapters: list[Chapter], root: Path) -> str:
 
 def module_pages(root: Path) -> dict[str, str]:
     """The page of the package and of each module."""
-    pages = {"api/annotated.md": MODULE.format(name="annotated")}
-    return pages | {f"api/{name}.md": MODULE.format(name=f"annotated.{name}") for name in module_order(root)}
+    pages = {"api/annotated.md": MODULE.format(short="annotated", name="annotated")}
+    every = module_order(root)
+    return pages | {f"api/{name}.md": MODULE.format(short=name, name=f"annotated.{name}") for name in every}
 
 
 def left_over(pages: dict[str, str], root: Path) -> list[Path]:

@@ -4,6 +4,7 @@ book/api.md sorts the modules into groups by what one wants to do, and book/api/
 """
 
 import ast
+import functools
 import inspect
 import re
 import sys
@@ -25,6 +26,7 @@ SECTION = re.compile(r"(Args|Arguments|Attributes|Returns|Yields|Raises|Example|
 ITEM = re.compile(r"(\*{0,2}[\w.]+(?:, \*{0,2}[\w.]+)*)(?: \([^)]*\))?: +(.*)", re.S)
 
 
+@functools.cache
 def modules() -> list[SimpleNamespace]:
     "The package's modules in the order of the chapters; each with its docstring and its public definitions."
     chapters = {front_matter(path).get("module"): path.stem for path in woven(ROOT)}
@@ -252,7 +254,8 @@ class Reference(SphinxDirective):
         python.note_module(module.name, f"module-{module.name}", "", "", False)
         python.note_object(module.name, "module", f"module-{module.name}", location=place)
         made = nodes.paragraph("", "", nodes.inline("", "", classes=["chapter-of"], chapter=module.chapter))
-        return [place, made, *(self.entry(module, name) for name in module.found)]
+        called = nodes.paragraph("", "", nodes.literal(module.name, module.name))
+        return [place, called, made, *(self.entry(module, name) for name in module.found)]
 
     def entry(self, module, found, owner: str = ""):
         full = ".".join(filter(None, [module.name, owner, found.name]))

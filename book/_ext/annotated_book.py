@@ -237,6 +237,7 @@ def link_names(env, doctree, own: str | None) -> None:
 
 def start(app) -> None:
     env = app.env
+    api.modules.cache_clear()  # a build may follow another in one process
     if not hasattr(env, "annotated_exports"):
         env.annotated_exports = {}
     env.annotated_names = api.names()
