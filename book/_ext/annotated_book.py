@@ -321,10 +321,19 @@ def large(app, docname: str) -> str:
     return f'<figure class="model-map">{drawing(size="large", links=links)}</figure>'
 
 
+def named(toctree):
+    "The sidebar's tree, each of its folds with a name for those who do not see the arrow."
+    for summary in toctree.select("summary") if hasattr(toctree, "select") else ():
+        summary["aria-label"] = "Pages below"
+    return toctree
+
+
 def scripts(app, pagename, templatename, context, doctree) -> None:
     """Mend the theme: a script declared twice is an error in the console, all folds are named alike,
     and a bibliography is marked up as a list of things that are no list items.
     """
+    if toctree := context.get("generate_toctree_html"):
+        context["generate_toctree_html"] = lambda *args, **options: named(toctree(*args, **options))
     if context.get("body"):
         body = context["body"].replace(' aria-label="Toggle hidden content"', "")
         context["body"] = body.replace('role="list" class="citation-list"', 'class="citation-list"')  # its items have another role
