@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 
 STAMP = $(VENV)/.installed
 PAGE = _build/.page
-SOURCES = _config.yml _toc.yml $(wildcard *.md book/*.* book/*/*.* notebooks/*.ipynb annotated/*.py tools/mathjax.py)
+SOURCES = _config.yml _toc.yml $(wildcard *.md book/*.* book/*/*.* notebooks/*.ipynb annotated/*.py tools/web/*)
 
 .PHONY: book html test lint weave tangle untangle serve bench gpu gpu-test clean
 .DELETE_ON_ERROR:
@@ -23,7 +23,7 @@ html: $(PAGE)
 
 # A build with a warning fails and forgets what it read: the next one must not pass by reading less.
 $(PAGE): $(STAMP) $(SOURCES)
-	@if [ -f tools/mathjax.py ]; then $(PY) tools/mathjax.py; fi
+	@$(PY) tools/web/fetch.py
 	@$(VENV)/bin/jupyter-book build -W -n --keep-going . || { rm -rf _build/.doctrees _build/.page; exit 1; }
 	@touch $@
 
@@ -37,6 +37,7 @@ test: $(STAMP)
 lint: $(STAMP)
 	@failed=0; \
 	$(PY) -m ruff check --quiet . || failed=1; \
+	$(PY) -m mypy --no-error-summary || failed=1; \
 	$(PY) tools/tangle.py --check || failed=1; \
 	$(PY) tools/collect.py --check || failed=1; \
 	$(PY) tools/weave.py --check || failed=1; \
@@ -88,5 +89,5 @@ $(STAMP): requirements.txt pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf _build .pytest_cache .ruff_cache build *.egg-info
+	rm -rf _build .pytest_cache .ruff_cache .mypy_cache build *.egg-info
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -15,8 +15,6 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from annotated import __version__
-from annotated import load as load_folder
 from annotated.corpora import CORPORA, TokenPairs, cache_folder, fetch, load_corpus, missing_files, prepare
 from annotated.data import Batches, Corpus, Subwords, Words, fraction, load_vocabulary, token_batches
 from annotated.decoding import Translator, check_device, check_n_best, save
@@ -252,7 +250,9 @@ def load(folder, device):
     if len(folder.parts) == 1 and not folder.exists():
         hint = "a name on the Hugging Face hub reads owner/model"
         raise ValueError(f"there is no folder {folder}, and {hint}")
-    return load_folder(folder, device)
+    import annotated  # the package, which knows every kind of folder
+
+    return annotated.load(folder, device)
 
 
 def run_translate(options):
@@ -966,7 +966,9 @@ def make_parser():
     raw = {"formatter_class": argparse.RawDescriptionHelpFormatter}
     texts = {"description": ABOUT, "epilog": EXAMPLES[None]}
     parser = argparse.ArgumentParser("annotated", **texts, **raw)
-    version = f"annotated {__version__}, torch {torch.__version__}"
+    import annotated
+
+    version = f"annotated {annotated.__version__}, torch {torch.__version__}"
     parser.add_argument("--version", action="version", version=version)
     parser.set_defaults(run=lambda options: parser.print_help())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")

@@ -231,8 +231,10 @@ def resumable_output(path: str | Path, job: dict,
     Raises:
         ValueError: the output cannot be written there, or another process is at it.
     """
-    named, path = Path(path), os.path.realpath(path)
-    part, note = Path(f"{path}.part"), Path(f"{path}.part.json")
+    named = Path(path)
+    path = os.path.realpath(path)
+    part = Path(f"{path}.part")
+    note = Path(f"{path}.part.json")
     _check_output(named, part, source)
     with file_lock(part, wait=False) as file:
         done = _done_before(part, job)

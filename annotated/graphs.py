@@ -125,9 +125,11 @@ class _Buffers:
         N, widths = c.decoder_layers, (c.key_width, c.value_width)
         whole = partial(torch.zeros, dtype=torch.long, device=weight.device)
         bits = partial(torch.zeros, dtype=torch.bool, device=weight.device)
-        self.ids, self.t, self.places = whole(B * k), whole(1), whole(L)
-        torch.arange(L, out=self.places)
-        self.seen, mask = bits(1, L), bits(B, 1, 1, S)
+        self.ids = whole(B * k)
+        self.t = whole(1)
+        self.places = torch.arange(L, device=weight.device)  # (L,)
+        self.seen = bits(1, L)
+        mask = bits(B, 1, 1, S)
         self.past = [weight.new_zeros(N, B * k, c.h, L, width) for width in widths]
         self.memory = [weight.new_zeros(N, B, c.h, S, width) for width in widths]
         caches = [StaticKVCache(K, V, self.t, self.seen) for K, V in zip(*self.past)]

@@ -140,7 +140,8 @@ def read_run(folder: str | Path) -> dict:
 
 def _fields(name: str, value: object, begun: dict) -> Iterator[tuple]:
     """(field, what it was, what it is) of one part of a run."""
-    was, now = begun.get(name), _plain(value)
+    was = begun.get(name)
+    now = _plain(value)
     if not (isinstance(was, dict) and isinstance(now, dict)):
         yield name, was, now
         return
@@ -212,7 +213,8 @@ class Record:
             packages: see `provenance`.
             anew: replace the record that is there, if any, instead of going on with it.
         """
-        record, now = cls(folder), provenance(packages, **what)
+        record = cls(folder)
+        now = provenance(packages, **what)
         for name in ("run.json", "scores.json") if anew else ():
             (record.folder / name).unlink(missing_ok=True)
         with record.change("run.json") as run:

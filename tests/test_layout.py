@@ -195,6 +195,10 @@ def test_a_good_chapter_has_no_problems(chapter):
     assert chapter(GOOD) == []
 
 
+def test_a_private_name_need_not_be_used_in_its_chapter(chapter):
+    assert chapter(GOOD.replace("plt.plot([scale(1)])", "plt.plot([1])").replace("def scale", "def _scale")) == []
+
+
 @pytest.mark.parametrize("case", FAULTS)
 def test_faults_are_found(chapter, case):
     old, new, message = FAULTS[case]

@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from web.fetch import CDN, fetch
 
 ROOT = Path(__file__).resolve().parent.parent
 HTML = ROOT / "_build" / "html"
@@ -29,15 +30,6 @@ pytestmark = [
 ]
 
 
-def tool():
-    "tools/mathjax.py as a module."
-    spec = importlib.util.spec_from_file_location("mathjax", ROOT / "tools" / "mathjax.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
 def built() -> Path:
     if not (HTML / "book" / "index.html").exists():
         command = [sys.executable, "-m", "jupyter_book", "build", "-W", "-n", "--keep-going", "."]
@@ -49,7 +41,10 @@ def built() -> Path:
 def documents() -> list[str]:
     "The pages that _toc.yml lists, as addresses in the built book."
     toc = (ROOT / "_toc.yml").read_text(encoding="utf-8")
-    return [f"{name}.html" for name in re.findall(r"^\s*(?:- )?(?:root|file):\s*(\S+)", toc, re.M)]
+    names = re.findall(r"^\s*(?:- )?(?:root|file):\s*(\S+)", toc, re.M)
+    for pattern in re.findall(r"^\s*- glob:\s*(\S+)", toc, re.M):
+        names += [path.relative_to(ROOT).with_suffix("").as_posix() for path in sorted(ROOT.glob(f"{pattern}.md"))]
+    return [f"{name}.html" for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +91,7 @@ class Seen:
 
     def asked(self, request) -> None:
         own = request.url.startswith((self.site, "data:", "blob:"))
-        if not own and not request.url.startswith(tool_cdn()):
+        if not own and not request.url.startswith(allowed()):
             self.trouble.append(f"external request: {request.url}")
 
     def open(self, name: str):
@@ -110,10 +105,10 @@ class Seen:
 
 
 @functools.cache
-def tool_cdn() -> str:
+def allowed() -> str:
     "Where there is no npm the CDN is allowed, and only then."
     hosted = (HTML / "_static" / "mathjax" / "tex-mml-chtml.js").exists()
-    return "no external request is allowed:" if hosted else tool().CDN.split("/mathjax")[0]
+    return "no external request is allowed:" if hosted else CDN.split("/mathjax")[0]
 
 
 # What is asked of every page runs in the page: each function returns a list of complaints.
@@ -201,8 +196,8 @@ def visit(browser, site):
     The page is opened once and looked at wide, narrow, printed, light and dark.
     """
     window = Seen(browser, site)
-    folder = tool().fetch("axe-core")
-    axe = folder and (folder / "axe.min.js").read_text(encoding="utf-8")
+    folder = fetch()
+    axe = folder and (folder / "test" / "axe.min.js").read_text(encoding="utf-8")
 
     @functools.cache
     def look(name: str) -> dict[str, list[str]]:
@@ -314,17 +309,26 @@ def test_a_chapter_shows_where_it_stands(chapters):
 
 
 def test_cells_and_the_package_lead_to_each_other(chapters):
-    "An exported cell leads to its entry on the package's page, and the entry leads back to the cell."
-    api = parsed("book/api.html")
-    there = [(name, a["href"]) for name, page in chapters.items() for a in page.select(".export-line a")]
-    entries = {e["id"] for e in api.select("[id]")}
-    lost = [pair for pair in there if not pair[1].startswith("../book/api.html#") or pair[1].split("#")[1] not in entries]
-    assert there and not lost, lost
-    cells = {f"../{name}#{e['id']}" for name, page in chapters.items() for e in page.select("[id]")}
-    back = [a["href"] for a in api.select(".from-chapter a")]
-    assert back and set(back) <= cells, set(back) - cells
-    exported = [e for page in chapters.values() for e in page.select(".tag_export:not(.export-imports)")]
-    assert len(back) == len(exported)
+    "The cell of a public name leads to its entry on its module's page, and the entry leads back to the cell."
+    pages = {name: parsed(name) for name in documents() if name.startswith("book/api/")}
+    entries = {f"../{name}#{e['id']}" for name, page in pages.items() for e in page.select("[id]")}
+    there = {a["href"] for page in chapters.values() for a in page.select(".export-line a")}
+    assert there and there <= entries, there - entries
+    cells = {f"../../{name}#{e['id']}" for name, page in chapters.items() for e in page.select("[id]")}
+    back = [a["href"] for page in pages.values() for a in page.select(".from-chapter a")]
+    assert back and sorted(back) == sorted(place for place in cells if re.search("#export-[^_]", place))
+
+
+def test_the_package_is_sorted_by_what_one_wants_to_do():
+    "The groups list every module once, each with the names that have an entry on its page."
+    built()
+    listed = [a["href"] for a in parsed("book/api.html").select(".api-group a")]
+    modules = [place for place in listed if "#module-" in place]
+    pages = [name for name in documents() if name.startswith("book/api/")]
+    assert sorted(f"book/{place.split('#')[0]}" for place in modules) == sorted(pages)
+    entries = {f"{name.removeprefix('book/')}#{e['id']}" for name in pages for e in parsed(name).select("dt.sig[id]")}
+    assert set(listed) - set(modules) <= entries
+    assert not [place for place in entries if re.search(r"\._(?!_)", place)]
 
 
 def test_the_complaints_are_real(browser):

@@ -1,9 +1,11 @@
-"""Collect what the chapters say into two appendices.
+"""Collect what the chapters say into two appendices, and give each module a page.
 
     python tools/collect.py [--check]
 
 book/B-differences.md holds the rows of every table under `## What the paper does not say`,
 book/C-statements.md every `(statement-...)=` with a link to the cell that tests it.
+book/api/ has a page for each module that a chapter makes, and one for the package itself: the page is read from the
+module when the book is built, and book/api.md sorts the modules into groups.
 `--check` writes nothing and exits 1, with a line for each page that is not up to date.
 """
 
@@ -13,7 +15,7 @@ import sys
 from pathlib import Path
 
 import yaml
-from chapters import ROOT, Chapter, Refused, read, woven
+from chapters import ROOT, Chapter, Refused, module_order, read, woven
 
 HEADER = "| question | the paper | released code | here, and why |"
 SECTION = "## What the paper does not say"
@@ -33,6 +35,15 @@ STATEMENTS = """# Statements put to the test
 
 Statements that many texts on the Transformer repeat, and what came out when they were run.
 Each links to the place where the test stands; the cell after it is the test.
+"""
+
+
+MODULE = """# `{short}`
+
+<!-- Made by tools/collect.py: the names are read from the module. -->
+
+```{{annotated-api}} {name}
+```
 """
 
 
@@ -121,6 +132,18 @@ def statements_page(chapters: list[Chapter], root: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def module_pages(root: Path) -> dict[str, str]:
+    """The page of the package and of each module."""
+    pages = {"api/annotated.md": MODULE.format(short="annotated", name="annotated")}
+    every = module_order(root)
+    return pages | {f"api/{name}.md": MODULE.format(short=name, name=f"annotated.{name}") for name in every}
+
+
+def left_over(pages: dict[str, str], root: Path) -> list[Path]:
+    """Pages of modules that no chapter makes any more."""
+    return sorted(path for path in (root / "book" / "api").glob("*.md") if f"api/{path.name}" not in pages)
+
+
 def main(argv=None, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(description="Make the appendices that are collected from the chapters.")
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 where a page is stale")
@@ -131,7 +154,7 @@ def main(argv=None, root: Path = ROOT) -> int:
         pages = {
             "B-differences.md": differences_page(chapters, root),
             "C-statements.md": statements_page(chapters, root),
-        }
+        } | module_pages(root)
     except Refused as error:
         print(error, file=sys.stderr)
         return 1
@@ -142,7 +165,13 @@ def main(argv=None, root: Path = ROOT) -> int:
         print(f"book/{name} is " + ("not what the chapters say" if args.check else "written"))
         failed |= args.check
         if not args.check:
+            target.parent.mkdir(exist_ok=True)
             target.write_text(text, encoding="utf-8")
+    for path in left_over(pages, root):
+        print(f"book/api/{path.name} is " + ("left over: no chapter makes the module" if args.check else "deleted"))
+        failed |= args.check
+        if not args.check:
+            path.unlink()
     return int(failed)
 
 

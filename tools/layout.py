@@ -200,7 +200,7 @@ def figures(chapter: Chapter, root: Path) -> Iterator[Problem]:
 
 
 def run_here(chapter: Chapter, root: Path) -> Iterator[Problem]:
-    """Every exported name is used in another cell of its chapter."""
+    """Every exported public name is used in another cell of its chapter."""
     names, used = {}, []
     for cell in chapter.code():
         try:
@@ -214,7 +214,7 @@ def run_here(chapter: Chapter, root: Path) -> Iterator[Problem]:
             except AttributeError:
                 continue  # tangling refuses it
     for name, cell in names.items():
-        if not any(name in ids for other, ids in used if other is not cell):
+        if not name.startswith("_") and not any(name in ids for other, ids in used if other is not cell):
             yield cell.line, f"{name} is exported and never used in its chapter"
 
 

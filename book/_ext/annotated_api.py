@@ -1,51 +1,57 @@
-"""The package's page: every module, read as text and never imported, with the chapter each name comes from."""
+"""The package's pages: modules read as text and never imported, with the chapter each name comes from.
+
+book/api.md sorts the modules into groups by what one wants to do, and book/api/ has a page for each.
+"""
 
 import ast
+import functools
 import inspect
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 from docutils import nodes
 from sphinx import addnodes
+from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.append(str(ROOT / "tools"))
+from chapters import front_matter, module_order, woven  # noqa: E402
+
 PACKAGE = ROOT / "annotated"
+log = logging.getLogger(__name__)
 SECTION = re.compile(r"(Args|Arguments|Attributes|Returns|Yields|Raises|Example|Examples|Note|Notes):\s*$")
 ITEM = re.compile(r"(\*{0,2}[\w.]+(?:, \*{0,2}[\w.]+)*)(?: \([^)]*\))?: +(.*)", re.S)
 
 
-def chapter_of() -> dict[str, str]:
-    "Module -> the file name of its chapter or appendix, from the front matter, in the order of the modules."
-    found = []
-    for chapter in [*(ROOT / "book").glob("[0-9][0-9]-*.md"), *(ROOT / "book").glob("[A-Z]-*.md")]:
-        front = chapter.read_text(encoding="utf-8").split("\n---", 1)[0]
-        module = re.search(r"^module:\s*(\w+)", front, re.M)
-        after = re.search(r"^after:\s*(\d\d)", front, re.M)  # an appendix stands behind this chapter
-        if module:
-            found.append((after[1] if after else "", chapter.stem, module[1]))
-    return {module: stem for after, stem, module in sorted(found, key=lambda f: f[0] + f[1])}
-
-
+@functools.cache
 def modules() -> list[SimpleNamespace]:
     "The package's modules in the order of the chapters; each with its docstring and its public definitions."
-    chapters = chapter_of()
-    order = {module: place for place, module in enumerate(chapters)}
+    chapters = {front_matter(path).get("module"): path.stem for path in woven(ROOT)}
     out = []
-    for path in PACKAGE.glob("*.py"):
-        if path.stem == "__main__":
-            continue
-        text = path.read_text(encoding="utf-8")
-        tree = ast.parse(text)
-        name = "annotated" if path.stem == "__init__" else f"annotated.{path.stem}"
-        found = [d for node in tree.body for d in definitions(node, text)]
-        public = declared(tree)
-        found = [d for d in found if (d.name in public if public is not None else not d.name.startswith("_"))]
-        if found:
-            doc = ast.get_docstring(tree) or ""
-            out.append(SimpleNamespace(name=name, path=path, doc=doc, found=found, chapter=chapters.get(path.stem, "")))
-    return sorted(out, key=lambda m: (m.name != "annotated", order.get(m.path.stem, len(order)), m.name))
+    for stem in ["__init__", *module_order(ROOT)]:
+        path = PACKAGE / f"{stem}.py"
+        if path.exists():
+            out.append(module(path, chapters.get(stem, "")))
+    return [m for m in out if m.found]
+
+
+def module(path: Path, chapter: str) -> SimpleNamespace:
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    found = [d for node in tree.body for d in definitions(node, text)]
+    public = declared(tree)
+    found = [d for d in found if not d.name.startswith("_") and (public is None or d.name in public)]
+    title = (ast.get_docstring(tree) or "").split("\n")[0].rstrip(".")
+    name = "annotated" if path.stem == "__init__" else f"annotated.{path.stem}"
+    return SimpleNamespace(name=name, path=path, title=title, found=found, chapter=chapter)
+
+
+def page(name: str) -> str:
+    "The page of a module, `book/api/attention` for `annotated.attention`."
+    return f"book/api/{name.removeprefix('annotated.')}"
 
 
 def declared(tree: ast.Module) -> set[str] | None:
@@ -196,24 +202,60 @@ def items(body: str) -> list[nodes.Node]:
     return [out]
 
 
-class Reference(SphinxDirective):
-    "`annotated-api`: the whole package."
+def cross(name: str, text: str, kind: str, where: str) -> nodes.Node:
+    "A link to a name's entry, as code."
+    options = {"refdomain": "py", "reftype": kind, "reftarget": name, "refexplicit": True, "refdoc": where}
+    return addnodes.pending_xref("", nodes.literal(text, text), **options)
+
+
+class Group(SphinxDirective):
+    "`annotated-group`: a table of the modules that its lines name, each with its subject and its public names."
+
+    has_content = True
 
     def run(self):
-        out = []
-        for module in modules():
+        known = {module.name.removeprefix("annotated."): module for module in modules()}
+        rows = nodes.tbody()
+        for name in " ".join(self.content).split():
+            if name not in known:
+                log.warning("there is no module %s to put into a group", name, location=self.get_location())
+                continue
+            module = known[name]
             self.env.note_dependency(str(module.path))
-            short = module.name.removeprefix("annotated.")
-            section = nodes.section(ids=[f"api-{short}", f"module-{module.name}"])
-            self.state.document.note_explicit_target(section, section)
-            section += nodes.title("", "", nodes.literal(module.name, module.name))
-            section += nodes.paragraph("", "", nodes.inline("", "", classes=["chapter-of"], chapter=module.chapter))
-            section += [self.entry(module, found) for found in module.found]
-            python = self.env.get_domain("py")
-            python.note_module(module.name, f"module-{module.name}", "", "", False)
-            python.note_object(module.name, "module", f"module-{module.name}", location=section)
-            out.append(section)
-        return out
+            rows += self.row(module)
+        columns = [nodes.colspec(colwidth=width) for width in (22, 28, 50)]
+        head = nodes.row("", *(nodes.entry("", nodes.paragraph("", text)) for text in ("module", "subject", "names")))
+        return [nodes.table("", nodes.tgroup("", *columns, nodes.thead("", head), rows, cols=3), classes=["api-group"])]
+
+    def row(self, module) -> nodes.row:
+        where = self.env.docname
+        names = nodes.paragraph()
+        for found in module.found:
+            names += [nodes.Text(", ")] * bool(names.children) + [cross(f"{module.name}.{found.name}", found.name, "obj", where)]
+        first = nodes.paragraph("", "", cross(module.name, module.name, "mod", where))
+        return nodes.row("", *(nodes.entry("", cell) for cell in (first, nodes.paragraph("", module.title), names)))
+
+
+class Reference(SphinxDirective):
+    "`annotated-api`: the public names of one module."
+
+    required_arguments = 1
+
+    def run(self):
+        found = [module for module in modules() if module.name == self.arguments[0]]
+        if not found:
+            log.warning("there is no module %s with public names", self.arguments[0], location=self.get_location())
+            return []
+        (module,) = found
+        self.env.note_dependency(str(module.path))
+        place = nodes.target("", "", ids=[f"module-{module.name}"])
+        self.state.document.note_explicit_target(place, place)
+        python = self.env.get_domain("py")
+        python.note_module(module.name, f"module-{module.name}", "", "", False)
+        python.note_object(module.name, "module", f"module-{module.name}", location=place)
+        made = nodes.paragraph("", "", nodes.inline("", "", classes=["chapter-of"], chapter=module.chapter))
+        called = nodes.paragraph("", "", nodes.literal(module.name, module.name))
+        return [place, called, made, *(self.entry(module, name) for name in module.found)]
 
     def entry(self, module, found, owner: str = ""):
         full = ".".join(filter(None, [module.name, owner, found.name]))

@@ -25,22 +25,24 @@ log = logging.getLogger(__name__)
 
 # ---------------------------------------------------------------- math and type
 
-def fetched() -> list[Path] | None:
-    "Folders with MathJax and the typefaces, or None where they cannot be had."
-    spec = importlib.util.spec_from_file_location("mathjax", ROOT / "tools" / "mathjax.py")
+def fetcher():
+    "tools/web/fetch.py as a module."
+    spec = importlib.util.spec_from_file_location("fetch", ROOT / "tools" / "web" / "fetch.py")
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
-    folders = [tool.fetch(name) for name in tool.PAGE]
-    return None if None in folders else folders
+    return tool
 
 
 def host(app, config) -> None:
-    "Serve math and type from the book itself."
-    folders = fetched()
-    if folders is None:
+    "Serve math and type from the book itself; where they cannot be had, math comes from the CDN, checked by its digest."
+    tool = fetcher()
+    folder = tool.fetch()
+    if folder is None:
         log.info("math comes from the CDN and type from the reader's machine: npm is needed to host them here")
+        config.mathjax_path = tool.CDN
+        config.mathjax_options = {"integrity": tool.CDN_INTEGRITY, "crossorigin": "anonymous"}
         return
-    config.html_static_path += [str(folder) for folder in folders]
+    config.html_static_path.append(str(folder / "page"))
     config.mathjax_path = "mathjax/tex-mml-chtml.js"
     config.html_css_files.insert(0, "faces.css")
 
@@ -71,6 +73,11 @@ def letter(docname: str) -> str:
 def kind(docname: str) -> str:
     "What a notebook is called: a chapter has a number, an appendix a letter."
     return "chapter" if number(docname) is not None else "appendix"
+
+
+def is_api(docname: str) -> bool:
+    "Whether a page is the package's: the groups, or a module."
+    return docname == API or docname.startswith(f"{API}/")
 
 
 # ---------------------------------------------------------------- while a page is read
@@ -194,7 +201,7 @@ def export(env, docname: str, cell, module: str) -> None:
 
 
 def public(env, module: str) -> list[str]:
-    "The public names of a module as the package's page lists them."
+    "The public names of a module as its page lists them."
     if not hasattr(env, "annotated_public"):
         env.annotated_public = {m.name: [f"{m.name}.{d.name}" for d in m.found] for m in api.modules()}
     return env.annotated_public.get(module, [])
@@ -210,8 +217,8 @@ def colour(doctree) -> None:
 
 
 def link_names(env, doctree, own: str | None) -> None:
-    "Code in the text that is a public name of another chapter leads to its entry on the package's page."
-    if API not in env.found_docs or env.docname == API:
+    "Code in the text that is a public name of another chapter leads to its entry on the package's pages."
+    if API not in env.found_docs or is_api(env.docname):
         return
     known = env.annotated_names
     for node in list(doctree.findall(nodes.literal)):
@@ -230,6 +237,7 @@ def link_names(env, doctree, own: str | None) -> None:
 
 def start(app) -> None:
     env = app.env
+    api.modules.cache_clear()  # a build may follow another in one process
     if not hasattr(env, "annotated_exports"):
         env.annotated_exports = {}
     env.annotated_names = api.names()
@@ -237,8 +245,8 @@ def start(app) -> None:
 
 
 def outdated(app, env, added, changed, removed) -> list[str]:
-    "The package's page and the front page speak of all chapters: they are always read again."
-    return [name for name in (API, app.config.root_doc, "book/index") if name in env.found_docs]
+    "The package's pages and the front page speak of all chapters: they are always read again."
+    return [name for name in env.found_docs if is_api(name) or name in (app.config.root_doc, "book/index")]
 
 
 def purge(app, env, docname: str) -> None:
@@ -262,7 +270,7 @@ def renumber(app, env) -> list[str]:
 
 
 def resolve(app, doctree, docname: str) -> None:
-    "Links from the package's page back to the chapters."
+    "Links from the package's pages back to the chapters."
     env = app.env
     for node in list(doctree.findall(nodes.inline)):
         if "from-chapter" in node["classes"]:
@@ -313,10 +321,19 @@ def large(app, docname: str) -> str:
     return f'<figure class="model-map">{drawing(size="large", links=links)}</figure>'
 
 
+def named(toctree):
+    "The sidebar's tree, each of its folds with a name for those who do not see the arrow."
+    for summary in toctree.select("summary") if hasattr(toctree, "select") else ():
+        summary["aria-label"] = "Pages below"
+    return toctree
+
+
 def scripts(app, pagename, templatename, context, doctree) -> None:
     """Mend the theme: a script declared twice is an error in the console, all folds are named alike,
     and a bibliography is marked up as a list of things that are no list items.
     """
+    if toctree := context.get("generate_toctree_html"):
+        context["generate_toctree_html"] = lambda *args, **options: named(toctree(*args, **options))
     if context.get("body"):
         body = context["body"].replace(' aria-label="Toggle hidden content"', "")
         context["body"] = body.replace('role="list" class="citation-list"', 'class="citation-list"')  # its items have another role
@@ -333,6 +350,7 @@ def scripts(app, pagename, templatename, context, doctree) -> None:
 def setup(app):
     app.add_node(ModelMap)
     app.add_directive("annotated-api", api.Reference)
+    app.add_directive("annotated-group", api.Group)
     app.add_directive("model-map", ModelMapDirective)
     app.connect("config-inited", host)
     app.connect("builder-inited", start)

@@ -1,0 +1,82 @@
+"""The package's pages list what is public, module by module, and nothing else."""
+
+import ast
+import re
+import sys
+
+import collect
+import pytest
+from chapters import ROOT, module_order
+
+sys.path.append(str(ROOT / "book" / "_ext"))
+import annotated_api as api  # noqa: E402
+
+MODULES = {module.name.removeprefix("annotated."): module for module in api.modules()}
+
+
+def test_each_module_stands_in_one_group():
+    groups = re.findall(r"^```\{annotated-group\}\n(.*?)^```", (ROOT / "book/api.md").read_text(), re.M | re.S)
+    listed = [name for group in groups for name in group.split()]
+    wanted = ["annotated", *module_order()]
+    assert sorted(listed) == sorted(wanted), f"book/api.md: {set(wanted) ^ set(listed) or 'a module stands there twice'}"
+
+
+@pytest.mark.parametrize("name", ["annotated", *module_order()])
+def test_a_page_lists_the_public_names_of_its_module(name):
+    module = MODULES[name]
+    (declared,) = [n for n in ast.parse(module.path.read_text()).body if ast.unparse(n).startswith("__all__ =")]
+    public = [n for n in ast.literal_eval(declared.value) if not n.startswith("_")]
+    assert [found.name for found in module.found] == public
+    assert not [member.name for found in module.found for member in found.members if member.name.startswith("_")]
+
+
+def test_private_names_are_not_listed(tmp_path):
+    path = tmp_path / "some.py"
+    path.write_text('''"""Title.
+
+Made.
+"""
+
+X, _Y = 1, 2
+
+
+def _helper(): ...
+
+
+def f(Q, /, mask: dict[str, int] | None = None, *rest, text="a, b") -> str:
+    """Say."""
+
+
+class C:
+    """Hold."""
+
+    def forward(self, x): ...
+
+    def _private(self):
+        """Hide."""
+''')
+    module = api.module(path, "02-x")
+    assert (module.name, module.title) == ("annotated.some", "Title")
+    f, c = module.found
+    assert (f.name, c.name) == ("f", "C")
+    assert f.parameters == ["Q", "/", "mask: dict[str, int] | None=None", "*rest", "text='a, b'"]
+    assert f.returns == "str"
+    assert [(member.name, member.parameters) for member in c.members] == [("forward", ["x"])]
+    path.write_text('__all__ = ["_x", "y"]\n_x = 1\ny = 2\nz = 3\n')
+    assert [found.name for found in api.module(path, "").found] == ["y"]
+
+
+def test_a_module_has_a_page_as_long_as_a_chapter_makes_it(book, capsys):
+    chapter = book("02-attention.md", "---\nmodule: attention\n---\n\n# Attention\n")
+    pages = book.root / "book/api"
+    assert collect.main([], book.root) == 0
+    assert sorted(path.stem for path in pages.glob("*.md")) == ["annotated", "attention"]
+    assert "{annotated-api} annotated.attention\n" in (pages / "attention.md").read_text()
+    assert collect.main(["--check"], book.root) == 0
+    (pages / "attention.md").write_text("Other words.\n")
+    chapter.unlink()
+    capsys.readouterr()
+    assert collect.main(["--check"], book.root) == 1
+    assert "book/api/attention.md is left over" in capsys.readouterr().out
+    assert collect.main([], book.root) == 0
+    assert [path.stem for path in pages.glob("*.md")] == ["annotated"]
