@@ -13,9 +13,9 @@ from tqdm import tqdm
 
 from annotated.attention import scaled_dot_product_attention
 from annotated.data import join_words, pad_batch, split_words
-from annotated.decoding import evaluating
-from annotated.embedding import Embedding, angles
-from annotated.grammar import VERBS
+from annotated.decoding import _evaluating
+from annotated.embedding import Embedding, _angles
+from annotated.grammar import _VERBS
 from annotated.layers import LayerNorm, PreNorm
 from annotated.masks import causal_mask, padding_mask
 from annotated.multihead import MultiHeadAttention
@@ -26,34 +26,20 @@ from annotated.transformer import POSITIONS, Encoder, KVCache, Transformer, init
 __all__ = [
     "causal_loss",
     "masked_loss",
-    "Stack",
     "MaskedModel",
     "LanguageModel",
     "mask_words",
-    "learn",
     "pretrain",
-    "other_forms",
-    "present_verbs",
-    "label_sentences",
     "Classifier",
     "finetune",
-    "accuracy",
-    "judge",
     "top_k",
     "top_p",
     "sample",
     "generate",
-    "norm_first",
     "RMSNorm",
-    "rms_norm",
-    "rotate",
     "rotary_attention",
-    "no_positions",
-    "rotary_positions",
     "GatedFeedForward",
-    "gated_network",
     "GroupedQueryAttention",
-    "grouped_queries",
     "CHANGES",
 ]
 
@@ -87,7 +73,7 @@ def masked_loss(model, ids, seen, chosen):
     return label_smoothed_loss(model(seen)[chosen], ids[chosen], 0.0, model.config.pad)
 
 
-class Stack(nn.Module):
+class _Stack(nn.Module):
     """An embedding and N encoder layers; the embedding makes the logits too (section 3.4).
 
     Args:
@@ -112,7 +98,7 @@ class Stack(nn.Module):
         return self.encoder(self.embed(self.embedding, ids), mask)  # (B, T, d_model)
 
 
-class MaskedModel(Stack):
+class MaskedModel(_Stack):
     """Every position sees the whole sentence: the stack of BERT (Devlin et al. 2019)."""
 
     def encode(self, ids):
@@ -124,7 +110,7 @@ class MaskedModel(Stack):
         return self.embedding.logits(self.encode(ids))  # (B, T, vocab)
 
 
-class LanguageModel(Stack):
+class LanguageModel(_Stack):
     """A position sees itself and what is before: the stack of GPT (Radford et al. 2018)."""
 
     def forward(self, ids):
@@ -178,7 +164,7 @@ def mask_words(ids, blank, rate=0.15, generator=None):
     return torch.where(chosen & (how >= 0.9), words, seen), chosen
 
 
-def learn(model, loss, steps, rate, warmup=50):
+def _learn(model, loss, steps, rate, warmup=50):
     """Train by Adam; the rate rises, then falls to 0 in a line (Devlin et al. 2019).
 
     Args:
@@ -211,7 +197,7 @@ def pretrain(model, text, blank, steps, rate, seed=0):
         model: a `MaskedModel`.
         text: lists of identifiers.
         blank: identifier of the blank.
-        steps, rate: as of `learn`; 64 sentences an update.
+        steps, rate: as of `_learn`; 64 sentences an update.
         seed: of the choice of sentences and words.
 
     Returns:
@@ -224,21 +210,21 @@ def pretrain(model, text, blank, steps, rate, seed=0):
         ids = pad_batch([text[i] for i in rows.tolist()])  # (B, T)
         return masked_loss(model, ids, *mask_words(ids, blank, generator=generator))
 
-    return learn(model, loss, steps, rate)
+    return _learn(model, loss, steps, rate)
 
 
-def other_forms():
+def _other_forms():
     """Pairs each present form of the built-in grammar's verbs with the other: sees and see.
 
     Returns:
         dict of word -> word.
     """
-    pairs = {(v.base, v.third) for v in VERBS if "/" not in v.third}
+    pairs = {(v.base, v.third) for v in _VERBS if "/" not in v.third}
     pairs |= {("are", "is"), ("do", "does"), ("have", "has"), ("know", "knows")}
     return dict(pairs) | {third: base for base, third in pairs}
 
 
-def present_verbs(example):
+def _present_verbs(example):
     """Where an example has a present form that the other form could replace.
 
     Args:
@@ -248,13 +234,13 @@ def present_verbs(example):
         its words, and a list of (place, the other form).
     """
     tagged = re.findall(r"\((\S+) ([^()\s]+)\)", example.tree)
-    words, others = [word for _, word in tagged], other_forms()
+    words, others = [word for _, word in tagged], _other_forms()
     found = [(i, others[w.lower()]) for i, (tag, w) in enumerate(tagged)
              if tag in ("VBZ", "VBP") and w.lower() in others]
     return words, [(i, w if words[i].islower() else w.capitalize()) for i, w in found]
 
 
-def label_sentences(examples, rng):
+def _label_sentences(examples, rng):
     """Make the labelled task: half of the sentences get one verb in the wrong form.
 
     Args:
@@ -265,7 +251,7 @@ def label_sentences(examples, rng):
         list of (sentence, label); label 1 has the wrong form.
     """
     rows = []
-    for words, places in map(present_verbs, examples):
+    for words, places in map(_present_verbs, examples):
         if places:
             i, other = rng.choice(places)
             label = rng.randrange(2)
@@ -299,7 +285,7 @@ def finetune(classifier, rows, steps, rate, seed=0):
     Args:
         classifier: a `Classifier`.
         rows: list of (identifiers, label).
-        steps, rate: as of `learn`; 32 sentences an update.
+        steps, rate: as of `_learn`; 32 sentences an update.
         seed: of the choice of sentences.
 
     Returns:
@@ -312,10 +298,10 @@ def finetune(classifier, rows, steps, rate, seed=0):
         labels = torch.tensor([rows[i][1] for i in chosen])  # (B,)
         return F.cross_entropy(classifier(pad_batch([rows[i][0] for i in chosen])), labels)
 
-    return learn(classifier, loss, steps, rate)
+    return _learn(classifier, loss, steps, rate)
 
 
-def accuracy(classifier, rows):
+def _accuracy(classifier, rows):
     """The share of labelled sentences that a classifier gets right.
 
     Args:
@@ -325,12 +311,12 @@ def accuracy(classifier, rows):
     Returns:
         a float from 0 to 1.
     """
-    with evaluating(classifier):
+    with _evaluating(classifier):
         given = classifier(pad_batch([ids for ids, _ in rows])).argmax(-1)  # (B,)
     return (given == torch.tensor([label for _, label in rows])).float().mean().item()
 
 
-def judge(model, words, sentence, blank):
+def _judge(model, words, sentence, blank):
     """Call a sentence wrong if the model would rather have another form of one of its verbs.
 
     Args:
@@ -342,7 +328,7 @@ def judge(model, words, sentence, blank):
     Returns:
         1 for wrong, 0 for right.
     """
-    others, ids = other_forms(), torch.tensor([[1, *words.encode(sentence)]])  # (1, T)
+    others, ids = _other_forms(), torch.tensor([[1, *words.encode(sentence)]])  # (1, T)
     for i, word in enumerate(split_words(sentence), 1):
         other = others.get(word.lower())
         if other is not None:
@@ -436,7 +422,7 @@ def generate(model, prompt, choose, max_len=50):
     if max_len < 1:
         raise ValueError(f"max_len must be 1 or more, not {max_len}")
     eos, rows, ids = model.config.eos, [[] for _ in prompt], prompt
-    with evaluating(model):
+    with _evaluating(model):
         state = model.start(len(prompt))
         for _ in range(max_len):
             logits, state = model.step(ids, state)
@@ -449,11 +435,11 @@ def generate(model, prompt, choose, max_len=50):
     return rows
 
 
-def norm_first(model):
+def _norm_first(model):
     """Put each norm inside its branch, and one at the top (Xiong et al. 2020).
 
     Args:
-        model: a `Stack`, changed in place.
+        model: a `_Stack`, changed in place.
     """
     c = model.config
     for layer in model.encoder.layers:
@@ -487,11 +473,11 @@ class RMSNorm(nn.Module):
         return self.gain * x / torch.sqrt(mean_square + self.eps)  # (..., d_model)
 
 
-def rms_norm(model):
+def _rms_norm(model):
     """Replace every LayerNorm by an RMSNorm (Zhang and Sennrich 2019).
 
     Args:
-        model: a `Stack`, changed in place.
+        model: a `_Stack`, changed in place.
     """
     c = model.config
     for module in list(model.modules()):
@@ -499,7 +485,7 @@ def rms_norm(model):
             module.norm = RMSNorm(c.d_model, c.eps_norm)
 
 
-def rotate(x, positions):
+def _rotate(x, positions):
     """Turn each pair of features by the angle of its position (Su et al. 2024).
 
     Args:
@@ -516,7 +502,7 @@ def rotate(x, positions):
     if d_k % 2:
         raise ValueError(f"d_k must be even (features are turned in pairs), not {d_k}")
     pairs = torch.arange(0, d_k, 2, device=x.device).double()  # (d_k/2,)
-    turn = angles(positions, pairs / d_k)  # (T, d_k/2), float64
+    turn = _angles(positions, pairs / d_k)  # (T, d_k/2), float64
     sin, cos = turn.sin().to(x.dtype), turn.cos().to(x.dtype)  # (T, d_k/2)
     a, b = x[..., 0::2], x[..., 1::2]  # (..., T, d_k/2)
     turned = torch.stack([cos * a - sin * b, cos * b + sin * a], -1)  # (..., T, d_k/2, 2)
@@ -534,22 +520,22 @@ def rotary_attention(Q, K, V, mask=None, dropout=0.0):
         (..., T, d_v).
     """
     places = torch.arange(K.shape[-2], device=K.device)  # (S,)
-    Q, K = rotate(Q, places[len(places) - Q.shape[-2] :]), rotate(K, places)
+    Q, K = _rotate(Q, places[len(places) - Q.shape[-2] :]), _rotate(K, places)
     return scaled_dot_product_attention(Q, K, V, mask, dropout)
 
 
-def no_positions(positions):
+def _no_positions(positions):
     """Add nothing to the words: zeros, (T, 1), for positions, (T,)."""
     return torch.zeros(len(positions), 1, device=positions.device)  # (T, 1)
 
 
-def rotary_positions(model):
+def _rotary_positions(model):
     """Turn queries and keys in every layer, and add nothing to the words (Su et al. 2024).
 
     Args:
-        model: a `Stack` whose positions have no weights, changed in place.
+        model: a `_Stack` whose positions have no weights, changed in place.
     """
-    model.positions = no_positions
+    model.positions = _no_positions
     for layer in model.encoder.layers:
         layer.self_attention.attention = rotary_attention
 
@@ -574,11 +560,11 @@ class GatedFeedForward(nn.Module):
         return self.W_2(hidden)  # (..., d_model)
 
 
-def gated_network(model):
+def _gated_network(model):
     """Replace each feed-forward network by a gated one, two thirds as wide (Shazeer 2020).
 
     Args:
-        model: a `Stack`, changed in place.
+        model: a `_Stack`, changed in place.
     """
     c = model.config
     for layer in model.encoder.layers:
@@ -618,11 +604,11 @@ class GroupedQueryAttention(MultiHeadAttention):
         return super().attend(x, K, V, mask)  # (B, T, d_model)
 
 
-def grouped_queries(model, groups=2):
+def _grouped_queries(model, groups=2):
     """Let the heads of every layer share keys and values (Ainslie et al. 2023).
 
     Args:
-        model: a `Stack`, changed in place; its attention function is kept.
+        model: a `_Stack`, changed in place; its attention function is kept.
         groups: as of `GroupedQueryAttention`.
     """
     for layer in model.encoder.layers:
@@ -632,9 +618,9 @@ def grouped_queries(model, groups=2):
 
 
 CHANGES = {
-    "norm first": norm_first,
-    "RMSNorm": rms_norm,
-    "rotary positions": rotary_positions,
-    "gated network": gated_network,
-    "grouped queries": grouped_queries,
+    "norm first": _norm_first,
+    "RMSNorm": _rms_norm,
+    "rotary positions": _rotary_positions,
+    "gated network": _gated_network,
+    "grouped queries": _grouped_queries,
 }

@@ -15,88 +15,19 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from annotated.corpora import CORPORA, TokenPairs, cache_folder, fetch, load_corpus, missing_files, prepare
-from annotated.data import Batches, Corpus, Subwords, Words, fraction, load_vocabulary, token_batches
-from annotated.decoding import Translator, check_device, check_n_best, save
-from annotated.evaluation import bleu, bleu_metric, chrf, cross_entropy
+from annotated.corpora import CORPORA, TokenPairs, _missing_files, cache_folder, fetch, load_corpus, prepare
+from annotated.data import Batches, Corpus, Subwords, Words, _fraction, load_vocabulary, token_batches
+from annotated.decoding import Translator, _check_device, _check_n_best, save
+from annotated.evaluation import _bleu_metric, bleu, chrf, cross_entropy
 from annotated.files import file_lock, resumable_output, sha256_of, write_text
 from annotated.records import Record, check_same, read_run
 from annotated.training import Recipe, TrainingBackend, average, list_checkpoints, train
 from annotated.transformer import BASE, BIG, TINY, Config, Transformer
 
-__all__ = [
-    "text_lines",
-    "one_line",
-    "windows",
-    "translated",
-    "plain",
-    "numbered",
-    "job_of",
-    "printed",
-    "opened",
-    "translate_stream",
-    "converse",
-    "load",
-    "run_translate",
-    "decoded",
-    "FilePairs",
-    "hold_out",
-    "name_of",
-    "corpus_of_files",
-    "read_corpus",
-    "sampled",
-    "make_vocabulary",
-    "too_long",
-    "positions_of",
-    "encoded",
-    "AsTheyAre",
-    "token_pairs",
-    "MARK",
-    "check_folder",
-    "MAY_DIFFER",
-    "has_weights",
-    "check_same_run",
-    "begin",
-    "score",
-    "write_scores",
-    "to_score",
-    "run_evaluate",
-    "describe",
-    "PRESETS",
-    "settings",
-    "backend_for",
-    "run_train",
-    "held_out_loss",
-    "learn",
-    "train_as",
-    "finish",
-    "state_of",
-    "run_fetch",
-    "add_fetch",
-    "MEANING",
-    "PACE",
-    "yes_or_no",
-    "at_least",
-    "folder_name",
-    "METAVAR",
-    "add_fields",
-    "EXAMPLES",
-    "add_corpus",
-    "add_machine",
-    "add_speed",
-    "add_search",
-    "add_train",
-    "add_translate",
-    "add_evaluate",
-    "ABOUT",
-    "make_parser",
-    "foreseen",
-    "prepare_torch",
-    "main",
-]
+__all__ = ["PRESETS", "main"]
 
 
-def text_lines(file):
+def _text_lines(file):
     """The lines of a file as they come, cut at line feeds only, without their ends.
 
     Args:
@@ -111,12 +42,12 @@ def text_lines(file):
         yield line.decode("utf-8", errors="replace")
 
 
-def one_line(text):
+def _one_line(text):
     """A text with each run of white space, line ends among it, made one space."""
     return " ".join(text.split())
 
 
-def windows(lines, size, characters=1_000_000):
+def _windows(lines, size, characters=1_000_000):
     """Cut a stream of lines into lists.
 
     Args:
@@ -143,7 +74,7 @@ def windows(lines, size, characters=1_000_000):
         yield window
 
 
-def translated(translator, lines, options, first=1):
+def _translate_windows(translator, lines, options, first=1):
     """Translate a stream of lines window by window, in order.
 
     Args:
@@ -156,27 +87,27 @@ def translated(translator, lines, options, first=1):
         how many lines a window had, and the text to be written for them.
     """
     search = options.beam, options.alpha
-    for window in windows(lines, options.window):
+    for window in _windows(lines, options.window):
         if options.n_best:
             found = translator.n_best(window, options.n_best, *search, progress=False)
         else:
             found = translator.translate(window, *search, progress=False)
-        write = numbered if options.n_best else plain
+        write = _as_n_best_lines if options.n_best else _as_line
         yield len(window), "".join(write(i, line) for i, line in enumerate(found, first))
         first += len(window)
 
 
-def plain(number, text):
+def _as_line(number, text):
     """A translation as a line."""
-    return one_line(text) + "\n"
+    return _one_line(text) + "\n"
 
 
-def numbered(number, found):
+def _as_n_best_lines(number, found):
     """The translations of a line, each as number, score and text with tabulators between."""
-    return "".join(f"{number}\t{score:.4f}\t{one_line(text)}\n" for score, text in found)
+    return "".join(f"{number}\t{score:.4f}\t{_one_line(text)}\n" for score, text in found)
 
 
-def job_of(options):
+def _job_of(options):
     """What must be the same for a stopped translation to go on; input is None for a pipe."""
     # A folder, or a name on the Hugging Face hub, which stands for itself.
     folder = Path(options.model)
@@ -187,7 +118,7 @@ def job_of(options):
 
 
 @contextmanager
-def printed(source=None):
+def _printed(source=None):
     """Standard output, in the form of `resumable_output`: nothing is done already."""
     if sys.stdout is None:  # the shell's >&-
         raise ValueError("standard output is closed: name a file by --output")
@@ -201,7 +132,7 @@ def printed(source=None):
     yield 0, add
 
 
-def opened(path):
+def _open_input(path):
     """A file's bytes, standard input's for None; ValueError where it cannot be read."""
     if path is None and sys.stdin is None:  # the shell's <&-
         raise ValueError("standard input is closed: name a file by --input")
@@ -211,41 +142,41 @@ def opened(path):
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
 
 
-def translate_stream(translator, options):
+def _translate_stream(translator, options):
     """Translate a file or standard input to a file or standard output, window by window."""
     a_file = options.input and options.input.is_file()
     size = options.input.stat().st_size if a_file else None
-    output = printed
+    output = _printed
     if options.output:
-        output = partial(resumable_output, options.output, job_of(options))
-    with opened(options.input) as file, output(file) as (done, add):
+        output = partial(resumable_output, options.output, _job_of(options))
+    with _open_input(options.input) as file, output(file) as (done, add):
         if done:
             print(f"{options.output}: going on after {done} lines", file=sys.stderr)
-        lines = islice(text_lines(file), done, None)
+        lines = islice(_text_lines(file), done, None)
         off = None if size else True  # None: off where stderr is no terminal
         with tqdm(total=size, unit="B", unit_scale=True, disable=off) as bar:
-            for number, text in translated(translator, lines, options, first=done + 1):
+            for number, text in _translate_windows(translator, lines, options, first=done + 1):
                 add(number, text)
                 if size:
                     bar.update(file.tell() - bar.n)
 
 
-def converse(translator, options):
+def _translate_interactively(translator, options):
     """Translate each line as it is typed; `quit` or the end of the input (Ctrl-D) ends."""
     def ask():
         print("> ", end="", file=sys.stderr, flush=True)
         return file.readline()
 
     print("A sentence, then Enter; quit or Ctrl-D ends.", file=sys.stderr)
-    with opened(None) as file, printed() as (_, add):
-        for line in text_lines(iter(ask, b"")):
+    with _open_input(None) as file, _printed() as (_, add):
+        for line in _text_lines(iter(ask, b"")):
             if line.strip() == "quit":
                 break
-            for number, text in translated(translator, [line], options):
+            for number, text in _translate_windows(translator, [line], options):
                 add(number, text)
 
 
-def load(folder, device):
+def _load(folder, device):
     """The Translator of a model folder of any kind; see `annotated.load`."""
     if len(folder.parts) == 1 and not folder.exists():
         hint = "a name on the Hugging Face hub reads owner/model"
@@ -255,18 +186,18 @@ def load(folder, device):
     return annotated.load(folder, device)
 
 
-def run_translate(options):
+def _run_translate(options):
     """`translate`: as many lines out as in, in the same order."""
     if options.interactive and (options.input or options.output):
         said = "interactive means standard input and output"
         raise ValueError(f"{said}: leave out --input and --output")
-    check_n_best(options.n_best, options.beam)
-    translator = load(options.model, options.device)
+    _check_n_best(options.n_best, options.beam)
+    translator = _load(options.model, options.device)
     typed = not (options.input or options.output) and sys.stdin and sys.stdin.isatty()
-    (converse if options.interactive or typed else translate_stream)(translator, options)
+    (_translate_interactively if options.interactive or typed else _translate_stream)(translator, options)
 
 
-def decoded(path, number, line):
+def _decoded(path, number, line):
     """A line's text without space around it; ValueError with the place if it is no UTF-8."""
     try:
         return line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
@@ -276,7 +207,7 @@ def decoded(path, number, line):
 
 
 @dataclass(frozen=True)
-class FilePairs:
+class _FilePairs:
     """The sentence pairs of two files, read anew each time they are gone through.
 
     Args:
@@ -293,7 +224,7 @@ class FilePairs:
 
     def __iter__(self):
         paths = self.source, self.target
-        with opened(paths[0]) as source, opened(paths[1]) as target:
+        with _open_input(paths[0]) as source, _open_input(paths[1]) as target:
             for number, lines in enumerate(zip_longest(source, target), start=1):
                 if None in lines:  # one is at its end, the other a line further, or more
                     rest = [sum(1 for _ in file) for file in (source, target)]
@@ -301,12 +232,12 @@ class FilePairs:
                     raise ValueError(
                         f"{paths[0]} has {has[0]} lines and {paths[1]} has {has[1]}: "
                         "line n of one should be the translation of line n of the other")
-                pair = tuple(decoded(path, number, line) for path, line in zip(paths, lines))
+                pair = tuple(_decoded(path, number, line) for path, line in zip(paths, lines))
                 if all(pair) and self.without.isdisjoint(pair):
                     yield pair
 
 
-def hold_out(pairs, most=2000):
+def _hold_out(pairs, most=2000):
     """Choose pairs by a hash of their text: about one in fifty, at least one.
 
     Args:
@@ -320,7 +251,7 @@ def hold_out(pairs, most=2000):
         ValueError: there is no pair.
     """
     def place(pair):
-        return fraction("\t".join(pair))
+        return _fraction("\t".join(pair))
 
     total = sum(1 for _ in pairs)
     if not total:
@@ -330,25 +261,25 @@ def hold_out(pairs, most=2000):
     return list(dict.fromkeys(chosen))
 
 
-def name_of(source, target):
+def _name_of(source, target):
     """What text in two files is called, in letters that UTF-8 can write."""
     return f"{source.name} and {target.name}".encode("utf-8", "replace").decode()
 
 
-def corpus_of_files(options):
+def _corpus_of_files(options):
     """The corpus in the files --source, --target, --valid-source and --valid-target.
 
     Raises:
         ValueError: a file cannot be used, or nothing is left to train on.
     """
-    pairs = FilePairs(options.source, options.target)
+    pairs = _FilePairs(options.source, options.target)
     given = options.valid_source
-    held_out = FilePairs(given, options.valid_target) if given else None
-    name = name_of(options.source, options.target)
+    held_out = _FilePairs(given, options.valid_target) if given else None
+    name = _name_of(options.source, options.target)
     total = sum(1 for _ in pairs)
     if not total:
         raise ValueError(f"{name} hold no sentence pair")
-    validation = list(held_out) if held_out else hold_out(pairs)
+    validation = list(held_out) if held_out else _hold_out(pairs)
     pairs = replace(pairs, without=frozenset(text for pair in validation for text in pair))
     kept = sum(1 for _ in pairs)
     left = total - kept - (0 if held_out else len(validation))
@@ -361,7 +292,7 @@ def corpus_of_files(options):
     return Corpus(name, pairs, validation, [], "the user's own", sums)
 
 
-def read_corpus(options):
+def _read_corpus(options):
     """The corpus for `train`: what --corpus names, or what two or four files hold."""
     names = ("source", "target", "valid_source", "valid_target")
     files = [getattr(options, name) for name in names]
@@ -373,16 +304,16 @@ def read_corpus(options):
         if path.exists() and not path.is_file():
             what = f"{path} is no regular file"
             raise ValueError(f"{what}, but training text is read repeatedly")
-    return load_corpus(options.corpus) if options.corpus else corpus_of_files(options)
+    return load_corpus(options.corpus) if options.corpus else _corpus_of_files(options)
 
 
-def sampled(pairs, most=1_000_000):
+def _sampled(pairs, most=1_000_000):
     """Every k-th pair, k so large that there are at most `most`."""
     step = max(1, -(-sum(1 for _ in pairs) // most))
     return islice(pairs, 0, None, step)
 
 
-def make_vocabulary(corpus, size, folder):
+def _make_vocabulary(corpus, size, folder):
     """The vocabulary of a training folder: that of the run it holds, or else a new one.
 
     Raises:
@@ -399,25 +330,25 @@ def make_vocabulary(corpus, size, folder):
     if corpus.name == "grammar":
         vocabulary = Words.build(corpus.train)
     else:
-        texts = (text for pair in sampled(corpus.train) for text in pair)
+        texts = (text for pair in _sampled(corpus.train) for text in pair)
         vocabulary = Subwords.train(texts, size)
     vocabulary.save(folder / vocabulary.filename)
     return vocabulary
 
 
-def too_long(text, s, t, limits):
+def _too_long(text, s, t, limits):
     """The error about a pair that is longer than some limits, given as NAME=VALUE."""
     return ValueError(
         f"the pair that begins {text[:40]!r} has {len(s)} source and {len(t)} target tokens, "
         f"more than {limits}: raise that, or leave such pairs out with --longest N")
 
 
-def positions_of(config):
+def _positions_of(config):
     """How many positions a model of these sizes has; None for any number."""
     return config.max_positions if config.positions == "learned" else None
 
 
-def encoded(pairs, vocabulary, recipe, longest=None, positions=None):
+def _encoded(pairs, vocabulary, recipe, longest=None, positions=None):
     """Turn pairs of texts into pairs of identifiers, one after the other.
 
     Args:
@@ -425,7 +356,7 @@ def encoded(pairs, vocabulary, recipe, longest=None, positions=None):
         vocabulary: with `encode`.
         recipe: its source_tokens and target_tokens are what a sentence may have.
         longest: leave out pairs with a side of more tokens; None leaves out none.
-        positions: how many the model has, see `positions_of`; None: as many as are wanted.
+        positions: how many the model has, see `_positions_of`; None: as many as are wanted.
 
     Yields:
         (source ids, target ids), each ending in eos.
@@ -439,9 +370,9 @@ def encoded(pairs, vocabulary, recipe, longest=None, positions=None):
         if longest and max(len(s), len(t)) > longest:
             left += 1
         elif positions and max(len(s), len(t)) > positions:
-            raise too_long(source, s, t, f"max_positions={positions}")
+            raise _too_long(source, s, t, f"max_positions={positions}")
         elif len(s) > recipe.source_tokens or len(t) > recipe.target_tokens:
-            raise too_long(source, s, t, f"source_tokens={recipe.source_tokens} or "
+            raise _too_long(source, s, t, f"source_tokens={recipe.source_tokens} or "
                                          f"target_tokens={recipe.target_tokens}")
         else:
             yield s, t
@@ -450,7 +381,7 @@ def encoded(pairs, vocabulary, recipe, longest=None, positions=None):
 
 
 @dataclass(frozen=True)
-class AsTheyAre:
+class _IdentityVocabulary:
     """In place of a vocabulary, for pairs that are encoded already.
 
     Args:
@@ -467,35 +398,35 @@ class AsTheyAre:
         return self.size
 
 
-def token_pairs(corpus, vocabulary, recipe, folder, longest=None, positions=None):
+def _token_pairs(corpus, vocabulary, recipe, folder, longest=None, positions=None):
     """Encode a corpus: training text to folder/tokens on disk, held-out text to a list.
 
     Args:
         corpus: a `Corpus`.
         folder: of the training.
-        vocabulary, recipe, longest, positions: as for `encoded`.
+        vocabulary, recipe, longest, positions: as for `_encoded`.
 
     Returns:
         a `TokenPairs`, and a list of (source ids, target ids).
 
     Raises:
-        ValueError: no training or no held-out pair is left; see also `encoded`.
+        ValueError: no training or no held-out pair is left; see also `_encoded`.
     """
     limits = recipe, longest, positions
-    held_out = list(encoded(corpus.validation, vocabulary, *limits))
+    held_out = list(_encoded(corpus.validation, vocabulary, *limits))
     if not held_out:
         raise ValueError(f"longest={longest} leaves out every held-out pair: raise it")
     if (folder / "run.json").exists():
         with suppress(ValueError):  # there are none, or damaged ones
             return TokenPairs(folder / "tokens"), held_out
-    training = encoded(corpus.train, vocabulary, *limits)
-    return prepare(training, AsTheyAre(len(vocabulary)), folder / "tokens"), held_out
+    training = _encoded(corpus.train, vocabulary, *limits)
+    return prepare(training, _IdentityVocabulary(len(vocabulary)), folder / "tokens"), held_out
 
 
-MARK = ".training"
+_MARK = ".training"
 
 
-def check_folder(folder):
+def _check_folder(folder):
     """Refuse a training folder that holds what no training has written.
 
     Raises:
@@ -506,7 +437,7 @@ def check_folder(folder):
     if (folder / "run.json").exists():
         return
     names = "README.md config.json model.safetensors checkpoints log.jsonl scores.json".split()
-    if not (folder / MARK).exists():
+    if not (folder / _MARK).exists():
         names += ["tokens", Words.filename, Subwords.filename]
     found = [path.name for name in names for path in folder.glob(name)]
     if found:
@@ -514,15 +445,15 @@ def check_folder(folder):
         raise ValueError(f"{what}, which would be lost: choose another --out")
 
 
-MAY_DIFFER = ("steps", "evaluate_every", "save_every", "vocab")
+_MAY_DIFFER = ("steps", "evaluate_every", "save_every", "vocab")
 
 
-def has_weights(folder):
+def _has_weights(folder):
     """Whether a training folder holds a checkpoint, or the model that was made of them."""
     return bool(list_checkpoints(folder)) or (folder / "config.json").exists()
 
 
-def check_same_run(folder, **wanted):
+def _check_same_run(folder, **wanted):
     """Refuse to go on with other settings or other text than the folder was begun with.
 
     Args:
@@ -533,17 +464,17 @@ def check_same_run(folder, **wanted):
         ValueError: names the first field that differs; or run.json is damaged.
     """
     if (folder / "run.json").exists():
-        free = () if has_weights(folder) else ("recipe",)
-        check_same(folder, (*MAY_DIFFER, *free), **wanted)
+        free = () if _has_weights(folder) else ("recipe",)
+        check_same(folder, (*_MAY_DIFFER, *free), **wanted)
 
 
-def begin(folder, config, recipe, data):
+def _begin(folder, config, recipe, data):
     """Write run.json; where a stopped run goes on, add to it with what it went on."""
     what = {"config": config, "recipe": recipe, "data": data}
-    Record.begin(folder, MAY_DIFFER, anew=not has_weights(folder), **what)
+    Record.begin(folder, _MAY_DIFFER, anew=not _has_weights(folder), **what)
 
 
-def score(translator, pairs, beam=4, alpha=0.6, lowercase=False, tokenize="13a"):
+def _score(translator, pairs, beam=4, alpha=0.6, lowercase=False, tokenize="13a"):
     """Translate the sources of some pairs and score the outputs against their targets.
 
     Args:
@@ -556,7 +487,7 @@ def score(translator, pairs, beam=4, alpha=0.6, lowercase=False, tokenize="13a")
         dict with scores and signatures, and the outputs as a list.
     """
     sources, references = map(list, zip(*pairs))
-    outputs = [one_line(line) for line in translator.translate(sources, beam, alpha)]
+    outputs = [_one_line(line) for line in translator.translate(sources, beam, alpha)]
     value, signature = bleu(outputs, references, lowercase, tokenize)
     other, other_signature = chrf(outputs, references)
     scores = {"bleu": round(value, 2), "signature": signature}
@@ -564,7 +495,7 @@ def score(translator, pairs, beam=4, alpha=0.6, lowercase=False, tokenize="13a")
     return {**scores, "sentences": len(pairs), "beam": beam, "alpha": alpha}, outputs
 
 
-def write_scores(folder, scores, outputs=None):
+def _write_scores(folder, scores, outputs=None):
     """Write scores.json, and outputs.txt where there are outputs, to a folder."""
     record = Record(folder)
     record.write_scores(scores)
@@ -572,7 +503,7 @@ def write_scores(folder, scores, outputs=None):
         record.write("outputs.txt", "".join(line + "\n" for line in outputs))
 
 
-def to_score(options):
+def _to_score(options):
     """The name and the pairs of what `evaluate` is to score.
 
     Raises:
@@ -584,32 +515,32 @@ def to_score(options):
     if options.corpus:
         name, pairs = options.corpus, getattr(load_corpus(options.corpus), options.split)
     else:
-        name, pairs = name_of(*files), list(FilePairs(*files))
+        name, pairs = _name_of(*files), list(_FilePairs(*files))
     if not pairs:
         raise ValueError(f"{name} hold no sentence pair")
     return name, pairs
 
 
-def run_evaluate(options):
+def _run_evaluate(options):
     """`evaluate`: translate a held-out set and score it."""
-    name, pairs = to_score(options)
-    bleu_metric(options.lowercase, options.tokenize)  # refuses a name that it does not know
+    name, pairs = _to_score(options)
+    _bleu_metric(options.lowercase, options.tokenize)  # refuses a name that it does not know
     if options.out and options.out.exists() and not options.out.is_dir():
         raise ValueError(f"{options.out} is a file, not a folder: choose another --out")
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
-    translator = load(options.model, options.device)
+    translator = _load(options.model, options.device)
     search = options.beam, options.alpha
-    scores, outputs = score(translator, pairs, *search, options.lowercase, options.tokenize)
+    scores, outputs = _score(translator, pairs, *search, options.lowercase, options.tokenize)
     print(f"BLEU {scores['bleu']:.2f}  {scores['signature']}")
     print(f"chrF {scores['chrf']:.2f}  {scores['chrf_signature']}")
     print(f"{name}, {len(pairs)} sentences, beam {options.beam}, alpha {options.alpha}")
     if options.out:
         split = {"split": options.split} if options.corpus else {}
-        write_scores(options.out, {**scores, "corpus": name, **split}, outputs)
+        _write_scores(options.out, {**scores, "corpus": name, **split}, outputs)
 
 
-def describe(corpus, config, run, used, scores=None):
+def _describe(corpus, config, run, used, scores=None):
     """The README of a model folder.
 
     Args:
@@ -617,7 +548,7 @@ def describe(corpus, config, run, used, scores=None):
         config: the model's sizes.
         run: what run.json holds.
         used: how many checkpoints the model is the mean of.
-        scores: of `score`, if it was scored.
+        scores: of `_score`, if it was scored.
     """
     names = ("N", "d_model", "d_ff", "h", "vocab")
     sizes = ", ".join(f"{name}={getattr(config, name)}" for name in names)
@@ -644,7 +575,7 @@ PRESETS = {
 }
 
 
-def settings(options):
+def _settings(options):
     """The sizes and the recipe that the options ask for."""
     def of(kind):
         names = [field.name for field in fields(kind) if hasattr(options, field.name)]
@@ -653,7 +584,7 @@ def settings(options):
     return replace(PRESETS[options.preset], **of(Config)), Recipe(**of(Recipe))
 
 
-def backend_for(options):
+def _backend_for(options):
     """A context that gives the `TrainingBackend` the options ask for.
 
     Raises:
@@ -663,7 +594,7 @@ def backend_for(options):
     asked = options.fast or options.compile or options.precision
     if not asked and "LOCAL_RANK" not in os.environ:  # torchrun sets it
         return nullcontext(TrainingBackend(options.device))
-    config, recipe = settings(options)
+    config, recipe = _settings(options)
     processes = int(os.environ.get("WORLD_SIZE", 1))
     fault = ""
     if config.output_bias:
@@ -678,93 +609,93 @@ def backend_for(options):
     return fast_backend(options.device, options.precision, options.compile, options.out)
 
 
-def run_train(options):
+def _run_train(options):
     """`train`: corpus to subwords to batches to a model folder."""
-    with backend_for(options) as backend:
-        train_as(backend, options)
+    with _backend_for(options) as backend:
+        _train_as(backend, options)
 
 
-def held_out_loss(batches, model):
+def _held_out_loss(batches, model):
     """What is measured during a training: the mean loss on held-out batches."""
     return {"validation_loss": round(cross_entropy(model, batches), 4)}
 
 
-def learn(backend, model, recipe, pairs, held_out, folder):
+def _learn(backend, model, recipe, pairs, held_out, folder):
     """Train a model on encoded pairs; of several processes, the first keeps a record."""
     budget = recipe.source_tokens, recipe.target_tokens
-    evaluate = partial(held_out_loss, list(token_batches(held_out, *budget)))
+    evaluate = partial(_held_out_loss, list(token_batches(held_out, *budget)))
     batches = backend.feed(Batches(pairs, *budget, recipe.seed))
     keeps = {"folder": folder, "evaluate": evaluate} if backend.writes else {}
     train(model, recipe, batches, start=backend.start, **keeps)
 
 
-def train_as(backend, options):
+def _train_as(backend, options):
     """Train in one of perhaps several processes, the first of which writes everything."""
-    config, recipe = settings(options)
-    folder, corpus = options.out, read_corpus(options)
+    config, recipe = _settings(options)
+    folder, corpus = options.out, _read_corpus(options)
     data = {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance,
             "longest": options.longest}
-    check_folder(folder)
-    check_same_run(folder, config=asdict(config), recipe=asdict(recipe), data=data)
-    with file_lock(folder / MARK, wait=False) if backend.writes else nullcontext():
+    _check_folder(folder)
+    _check_same_run(folder, config=asdict(config), recipe=asdict(recipe), data=data)
+    with file_lock(folder / _MARK, wait=False) if backend.writes else nullcontext():
         with backend.in_turn():
-            vocabulary = make_vocabulary(corpus, config.vocab, folder)
-            limits = options.longest, positions_of(config)
-            texts = token_pairs(corpus, vocabulary, recipe, folder, *limits)
+            vocabulary = _make_vocabulary(corpus, config.vocab, folder)
+            limits = options.longest, _positions_of(config)
+            texts = _token_pairs(corpus, vocabulary, recipe, folder, *limits)
             config = replace(config, vocab=len(vocabulary))
             if backend.writes:
-                begin(folder, config, recipe, data)
+                _begin(folder, config, recipe, data)
         torch.manual_seed(recipe.seed)
         model = Transformer(config, backend.attention).to(backend.device)
-        learn(backend, model, recipe, *texts, folder)
+        _learn(backend, model, recipe, *texts, folder)
         if backend.writes:
-            finish(model, vocabulary, corpus, folder, recipe.keep, options.score)
+            _finish(model, vocabulary, corpus, folder, recipe.keep, options.score)
 
 
-def finish(model, vocabulary, corpus, folder, keep, most):
+def _finish(model, vocabulary, corpus, folder, keep, most):
     """Average the last checkpoints; save the model, score it on held-out pairs, describe."""
     used = average(model, folder, keep)
     run = read_run(folder)
-    save(folder, model, vocabulary, describe(corpus, model.config, run, used))
+    save(folder, model, vocabulary, _describe(corpus, model.config, run, used))
     print(f"{folder} holds the model: the mean of {used} checkpoints", file=sys.stderr)
     if most:
-        scores, _ = score(Translator(model, vocabulary), corpus.validation[:most])
-        write_scores(folder, {**scores, "corpus": corpus.name, "split": "validation"})
-        about = describe(corpus, model.config, run, used, scores)
+        scores, _ = _score(Translator(model, vocabulary), corpus.validation[:most])
+        _write_scores(folder, {**scores, "corpus": corpus.name, "split": "validation"})
+        about = _describe(corpus, model.config, run, used, scores)
         write_text(folder / "README.md", about)
         count = scores["sentences"]
         print(f"BLEU {scores['bleu']:.2f} on {count} held-out pairs", file=sys.stderr)
 
 
-def state_of(name, folder):
+def _state_of(name, folder):
     """A line about a corpus: its size, how much of it is in a folder, its licence."""
-    files, missing = CORPORA[name].files, missing_files(name, folder)
+    files, missing = CORPORA[name].files, _missing_files(name, folder)
     part = "not there" if len(missing) == len(files) else "in part"
     there = part if missing else "there"
     size = f"{sum(file.size for file in files) / 1e6:.1f} MB"
     return f"{name:<20}{size:>8}  {there:<9}  {CORPORA[name].licence}"
 
 
-def run_fetch(options):
+def _run_fetch(options):
     """`fetch`: download a corpus, or all; without a name, list them."""
     folder = options.folder or Path(os.environ.get("ANNOTATED_DATA") or cache_folder())
     if options.name is None:
-        print(f"in {folder}:", *(state_of(name, folder) for name in CORPORA), sep="\n")
+        print(f"in {folder}:", *(_state_of(name, folder) for name in CORPORA), sep="\n")
         print("grammar needs no fetching: it is made by the program.")
     for name in CORPORA if options.name == "all" else [options.name] if options.name else []:
         fetch(name, folder)
         print(f"{name} is in {folder}")
 
 
-def add_fetch(parser):
+def _add_fetch(parser):
     """Options of `fetch`."""
     names = ", ".join(CORPORA)
     parser.add_argument("name", nargs="?", help=f"{names}, or all; default: list them")
-    parser.add_argument("--folder", type=folder_name,
+    parser.add_argument("--folder", type=_folder_name,
                         help="where to; default: $ANNOTATED_DATA, else the system's cache")
 
 
-MEANING = dict(line.split(None, 1) for line in """
+_CONFIG_HELP = dict(line.split(None, 1) for line in """
 N layers of the encoder, and of the decoder
 d_model width of the model
 d_ff width inside the feed-forward layers
@@ -786,7 +717,7 @@ P_drop_attention dropout of the attention weights
 P_drop_ffn dropout inside the feed-forward layers
 """.strip().splitlines())
 
-PACE = dict(line.split(None, 1) for line in """
+_RECIPE_HELP = dict(line.split(None, 1) for line in """
 steps updates in all
 warmup updates in which the rate rises
 rate a factor on the paper's learning rate
@@ -803,14 +734,14 @@ keep checkpoints that are kept, and averaged at the end
 """.strip().splitlines())
 
 
-def yes_or_no(text):
+def _yes_or_no(text):
     """The value of an option that is true or false."""
     if text.lower() not in ("true", "false"):
         raise argparse.ArgumentTypeError(f"give true or false, not {text!r}")
     return text.lower() == "true"
 
 
-def at_least(least):
+def _at_least(least):
     """The type of an option that is a whole number, this one or more."""
     def number(text):
         if not text.isdecimal() or int(text) < least:
@@ -820,29 +751,29 @@ def at_least(least):
     return number
 
 
-def folder_name(text):
+def _folder_name(text):
     """The path of an option that names a folder."""
     if not text:
         raise argparse.ArgumentTypeError("name a folder, not ''")
     return Path(text)
 
 
-METAVAR = {int: "N", float: "X", str: "NAME", yes_or_no: "true|false"}
+_METAVAR = {int: "N", float: "X", str: "NAME", _yes_or_no: "true|false"}
 
 
-def add_fields(parser, kind, meaning, title, shown=True):
+def _add_fields(parser, kind, meaning, title, shown=True):
     """Give the parser an option for each field of a dataclass that has a meaning."""
     group = parser.add_argument_group(title)
     for field in fields(kind):
         if field.name in meaning:
             known = type(field.default)
-            type_ = yes_or_no if known is bool else known if known in (str, float) else int
+            type_ = _yes_or_no if known is bool else known if known in (str, float) else int
             default = f" (default {field.default})" if shown else ""
-            group.add_argument(f"--{field.name}", type=type_, metavar=METAVAR[type_],
+            group.add_argument(f"--{field.name}", type=type_, metavar=_METAVAR[type_],
                                default=argparse.SUPPRESS, help=meaning[field.name] + default)
 
 
-EXAMPLES = {
+_EXAMPLES = {
     "train": """examples:
   python -m annotated train --corpus grammar --preset tiny --steps 500 --warmup 100 \\
       --source_tokens 1000 --target_tokens 1000 --out model
@@ -869,7 +800,7 @@ Lines out are as many as lines in. Stopped with --output, the same command goes 
 }
 
 
-def add_corpus(parser):
+def _add_corpus(parser):
     """Options that say which sentence pairs."""
     add = parser.add_argument
     add("--corpus", help=f"a corpus by name: grammar, {', '.join(CORPORA)}")
@@ -877,7 +808,7 @@ def add_corpus(parser):
     add("--target", type=Path, help="and one of their translations")
 
 
-def add_machine(parser):
+def _add_machine(parser):
     """Options that say where to compute."""
     add = parser.add_argument
     default = "cuda" if torch.cuda.is_available() else "cpu"
@@ -885,9 +816,9 @@ def add_machine(parser):
     add("--threads", type=int, help="CPU threads; default: torch's own choice")
 
 
-def add_speed(parser):
+def _add_speed(parser):
     """Options that say where to train, and how fast."""
-    add_machine(parser)
+    _add_machine(parser)
     add = parser.add_argument
     add("--fast", action="store_true",
         help="train as chapter 14 does: "
@@ -897,74 +828,74 @@ def add_speed(parser):
     add("--compile", action="store_true", help="compile the layers; implies --fast")
 
 
-def add_search(parser):
+def _add_search(parser):
     """Options of the search."""
     add = parser.add_argument
     add("--model", type=Path, required=True,
         help="a model folder, ours or MarianMT's, or owner/model on the Hugging Face hub")
-    add("--beam", type=at_least(1), default=4, metavar="K",
+    add("--beam", type=_at_least(1), default=4, metavar="K",
         help="of the search; 1 is greedy (default 4)")
     add("--alpha", type=float, default=0.6, help="of the length penalty (default 0.6)")
-    add_machine(parser)
+    _add_machine(parser)
 
 
-def add_train(parser):
+def _add_train(parser):
     """Options of `train`."""
     add = parser.add_argument
-    add_corpus(parser)
-    add_speed(parser)
+    _add_corpus(parser)
+    _add_speed(parser)
     add("--valid-source", type=Path,
         help="held-out source sentences; default: about one pair "
         "in fifty, 2000 at most, chosen by a hash of the text and never trained on")
     add("--valid-target", type=Path, help="their translations")
-    add("--out", type=folder_name, required=True,
+    add("--out", type=_folder_name, required=True,
         help="folder for the model, its log and its checkpoints")
     add("--preset", choices=PRESETS, default="small",
         help="sizes to begin with (default small)")
-    add("--longest", type=at_least(1), metavar="N",
+    add("--longest", type=_at_least(1), metavar="N",
         help="leave out pairs with a side of more tokens, and say how many")
-    add("--score", type=at_least(0), default=1000, metavar="N",
+    add("--score", type=_at_least(0), default=1000, metavar="N",
         help="held-out pairs to be translated and scored "
         "at the end, at most (default 1000; 0: none)")
     sizes = "sizes (the paper's symbols; what is not given, the preset decides)"
-    add_fields(parser, Config, MEANING, sizes, shown=False)
-    add_fields(parser, Recipe, PACE, "recipe")
+    _add_fields(parser, Config, _CONFIG_HELP, sizes, shown=False)
+    _add_fields(parser, Recipe, _RECIPE_HELP, "recipe")
 
 
-def add_translate(parser):
+def _add_translate(parser):
     """Options of `translate`."""
     add = parser.add_argument
-    add_search(parser)
+    _add_search(parser)
     add("--input", type=Path, help="a file, one sentence a line; default: standard input")
     add("--output", type=Path, help="a file; default: standard output")
-    add("--n-best", type=at_least(0), default=0, metavar="K",
+    add("--n-best", type=_at_least(0), default=0, metavar="K",
         help="K translations of a line, each as number, score and text with tabs between")
     add("--interactive", action="store_true",
         help="answer each line at once, as on a terminal")
-    add("--window", type=at_least(1), default=1000, metavar="N",
+    add("--window", type=_at_least(1), default=1000, metavar="N",
         help="lines translated together (default 1000)")
 
 
-def add_evaluate(parser):
+def _add_evaluate(parser):
     """Options of `evaluate`."""
     add = parser.add_argument
-    add_search(parser)
-    add_corpus(parser)
+    _add_search(parser)
+    _add_corpus(parser)
     add("--split", choices=("validation", "test"), default="test",
         help="of a corpus (default test)")
     add("--lowercase", action="store_true", help="compare without case")
     add("--tokenize", default="13a", metavar="NAME",
         help="BLEU's tokeniser: 13a (default), zh for Chinese, char, intl, none, ...")
-    add("--out", type=folder_name, help="folder for scores.json and outputs.txt")
+    add("--out", type=_folder_name, help="folder for scores.json and outputs.txt")
 
 
-ABOUT = "Train, use and score the Transformer of the book."
+_ABOUT = "Train, use and score the Transformer of the book."
 
 
-def make_parser():
+def _make_parser():
     """The parser of `python -m annotated`."""
     raw = {"formatter_class": argparse.RawDescriptionHelpFormatter}
-    texts = {"description": ABOUT, "epilog": EXAMPLES[None]}
+    texts = {"description": _ABOUT, "epilog": _EXAMPLES[None]}
     parser = argparse.ArgumentParser("annotated", **texts, **raw)
     import annotated
 
@@ -973,19 +904,19 @@ def make_parser():
     parser.set_defaults(run=lambda options: parser.print_help())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, function, add, help_ in (
-        ("train", run_train, add_train, "learn a model from sentence pairs"),
-        ("translate", run_translate, add_translate, "translate lines of text"),
-        ("evaluate", run_evaluate, add_evaluate, "score a model with BLEU"),
-        ("fetch", run_fetch, add_fetch, "download a corpus; without a name, list them"),
+        ("train", _run_train, _add_train, "learn a model from sentence pairs"),
+        ("translate", _run_translate, _add_translate, "translate lines of text"),
+        ("evaluate", _run_evaluate, _add_evaluate, "score a model with BLEU"),
+        ("fetch", _run_fetch, _add_fetch, "download a corpus; without a name, list them"),
     ):
-        texts = {"help": help_, "description": help_, "epilog": EXAMPLES[name]}
+        texts = {"help": help_, "description": help_, "epilog": _EXAMPLES[name]}
         command = commands.add_parser(name, **texts, **raw)
         command.set_defaults(run=function)
         add(command)
     return parser
 
 
-def foreseen(error):
+def _is_user_error(error):
     """Whether an error is the user's, or a limit of the machine, and no mistake of ours."""
     if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
         return "allocate memory" in str(error) or "overflowed" in str(error)
@@ -993,7 +924,7 @@ def foreseen(error):
     return isinstance(error, (ValueError, TypeError, OSError, *limits))
 
 
-def prepare_torch(options):
+def _prepare_torch(options):
     """Set the number of threads, and refuse a device that is not there."""
     if getattr(options, "threads", None) is not None:
         if not 1 <= options.threads <= 1024:
@@ -1002,7 +933,7 @@ def prepare_torch(options):
     if getattr(options, "device", "cpu") != "cpu" and not torch.cuda.is_available():
         raise ValueError(f"device={options.device!r}: no CUDA device here; use --device cpu")
     if hasattr(options, "device") and "LOCAL_RANK" not in os.environ:  # torchrun's choose theirs
-        check_device(options.device)
+        _check_device(options.device)
 
 
 def main(arguments=None):
@@ -1015,9 +946,9 @@ def main(arguments=None):
         the exit status: 0; 2: cannot be done; 130: interrupted; 141: nobody reads on.
     """
     sys.stderr = sys.stderr or open(os.devnull, "w")
-    options = make_parser().parse_args(arguments)
+    options = _make_parser().parse_args(arguments)
     try:
-        prepare_torch(options)
+        _prepare_torch(options)
         options.run(options)
         return 0
     except BrokenPipeError:
@@ -1028,8 +959,8 @@ def main(arguments=None):
     except ModuleNotFoundError as error:
         status, said = 2, f"{error}: install it with pip install {error.name}"
     except Exception as error:
-        if not foreseen(error):
+        if not _is_user_error(error):
             raise
-        status, said = 2, one_line(str(error)) or "there is not enough memory"
+        status, said = 2, _one_line(str(error)) or "there is not enough memory"
     print(f"annotated {options.command}: {said}", file=sys.stderr)
     return status

@@ -16,17 +16,8 @@ __all__ = [
     "Recurrent",
     "Convolution",
     "separable_convolution",
-    "band_mask",
-    "windows",
-    "check_neighbourhood",
     "restricted_attention",
     "multiplications",
-    "table_layers",
-    "counted",
-    "longest_chain",
-    "kept_bytes",
-    "exponent",
-    "reach",
     "path_length",
 ]
 
@@ -113,7 +104,7 @@ def separable_convolution(d, k):
     return nn.Sequential(Convolution(d, k, groups=d), nn.Linear(d, d))
 
 
-def band_mask(n, r, device=None):
+def _band_mask(n, r, device=None):
     """Let each position look at the r positions centred on it (section 4).
 
     Args:
@@ -128,7 +119,7 @@ def band_mask(n, r, device=None):
     return near.tril(r // 2).triu(-(r // 2))  # (n, n)
 
 
-def windows(x, size, step, rest):
+def _windows(x, size, step, rest):
     """Cut the positions into overlapping windows, a step apart (for `restricted_attention`).
 
     Args:
@@ -145,7 +136,7 @@ def windows(x, size, step, rest):
     return padded.unfold(-2, size, step).transpose(-2, -1)  # (..., blocks, size, width)
 
 
-def check_neighbourhood(Q, K, mask, r):
+def _check_neighbourhood(Q, K, mask, r):
     """Refuse what `restricted_attention` cannot work on.
 
     Raises:
@@ -185,15 +176,15 @@ def restricted_attention(Q, K, V, mask=None, r=3):
     """
     _check_sizes(Q, K)
     _check_values(K, V)
-    check_neighbourhood(Q, K, mask, r)
+    _check_neighbourhood(Q, K, mask, r)
     n, w = Q.shape[-2], r // 2
     block = max(w, 1)
     size, rest = block + 2 * w, -n % block
     allowed = torch.ones(n, 1, dtype=torch.bool, device=Q.device)  # (n, 1)
     if mask is not None:
         allowed = mask.transpose(-2, -1)  # (..., n, 1)
-    Q = windows(Q, block, block, rest)  # (..., blocks, block, d_k)
-    K, V, allowed = (windows(x, size, block, rest) for x in (K, V, allowed))
+    Q = _windows(Q, block, block, rest)  # (..., blocks, block, d_k)
+    K, V, allowed = (_windows(x, size, block, rest) for x in (K, V, allowed))
     near = torch.ones(block, size, dtype=torch.bool, device=Q.device)  # (block, size)
     near = near.tril(2 * w).triu()  # (block, size)
     visible = allowed.transpose(-2, -1) & near  # (..., blocks, block, size)
@@ -231,7 +222,7 @@ def multiplications(n, d, k=3, r=3):
     }
 
 
-def table_layers(d, k=3, r=3):
+def _table_layers(d, k=3, r=3):
     """The layers of Table 1, attention without projections (section 4).
 
     Args:
@@ -255,7 +246,7 @@ def table_layers(d, k=3, r=3):
     }
 
 
-def counted(f, *inputs):
+def _counted(f, *inputs):
     """The products of two numbers that PyTorch's own counter sees (section 4).
 
     Args:
@@ -270,7 +261,7 @@ def counted(f, *inputs):
     return counter.get_total_flops() // 2
 
 
-def longest_chain(y):
+def _longest_chain(y):
     """How many matrix products must wait for one another to make y (section 4, Table 1).
 
     Args:
@@ -292,7 +283,7 @@ def longest_chain(y):
     return depth[y.grad_fn]
 
 
-def kept_bytes(f, x):
+def _kept_bytes(f, x):
     """The memory that f keeps for its backward pass (section 4 leaves memory out).
 
     Args:
@@ -316,7 +307,7 @@ def kept_bytes(f, x):
     return sum(storage.nbytes() for place, storage in kept.items() if place not in owned)
 
 
-def exponent(sizes, values):
+def _exponent(sizes, values):
     """The p that fits values ~ sizes ** p best: the slope between logarithms (section 4).
 
     Args:
@@ -340,7 +331,7 @@ def exponent(sizes, values):
     return above / sum((a - mean_x) ** 2 for a in x)
 
 
-def reach(f, n, d):
+def _reach(f, n, d):
     """Which outputs depend on which inputs, by their gradients (Table 1, last column).
 
     Args:
@@ -376,6 +367,6 @@ def path_length(stack, n, d, pairs=None):
     """
     pairs = torch.ones(n, n, dtype=torch.bool) if pairs is None else pairs  # (n, n)
     for depth in range(1, n + 1):
-        if reach(stack(depth), n, d)[pairs].all():
+        if _reach(stack(depth), n, d)[pairs].all():
             return depth
     raise ValueError(f"stack must connect the pairs within {n} layers; it does not")

@@ -24,44 +24,14 @@ from urllib.request import Request, urlopen
 import numpy as np
 from tqdm import tqdm
 
-from annotated.data import Corpus, by_length, split_pairs
+from annotated.data import Corpus, _by_length, split_pairs
 from annotated.files import atomic_write, file_lock, read_file, sha256_of, write_json
 from annotated.grammar import grammar_corpus
 
-__all__ = [
-    "decode_lines",
-    "pair_lines",
-    "read_pairs",
-    "Download",
-    "Published",
-    "downloads",
-    "MULTI30K",
-    "MULTI30K_TOKENIZED",
-    "TATOEBA_GERMAN",
-    "TATOEBA_CHINESE",
-    "read_multi30k",
-    "read_tatoeba",
-    "CORPORA",
-    "published",
-    "cache_folder",
-    "ask",
-    "size_of",
-    "receive",
-    "complete",
-    "hopeless",
-    "unobtainable",
-    "fetch_file",
-    "missing_files",
-    "fetch",
-    "verified",
-    "load_corpus",
-    "write_tokens",
-    "prepare",
-    "TokenPairs",
-]
+__all__ = ["read_pairs", "CORPORA", "cache_folder", "fetch", "load_corpus", "prepare", "TokenPairs"]
 
 
-def decode_lines(content, name):
+def _decode_lines(content, name):
     """Split the bytes of a text file into lines, at line feeds only.
 
     Args:
@@ -84,7 +54,7 @@ def decode_lines(content, name):
     return lines[:-1] if not lines[-1] else lines
 
 
-def pair_lines(source, target, names):
+def _pair_lines(source, target, names):
     """Pair the lines of two texts, leaving out pairs with an empty side.
 
     Args:
@@ -121,12 +91,12 @@ def read_pairs(source_path, target_path):
         ValueError: a file is missing or not UTF-8, or the numbers of lines differ.
     """
     paths = source_path, target_path
-    source, target = (decode_lines(read_file(path), path) for path in paths)
-    return pair_lines(source, target, paths)
+    source, target = (_decode_lines(read_file(path), path) for path in paths)
+    return _pair_lines(source, target, paths)
 
 
 @dataclass(frozen=True)
-class Download:
+class _Download:
     """A file that a corpus consists of.
 
     Args:
@@ -143,11 +113,11 @@ class Download:
 
 
 @dataclass(frozen=True)
-class Published:
+class _Published:
     """A corpus that others have published.
 
     Args:
-        files: tuple of `Download`.
+        files: tuple of `_Download`.
         licence: what may be done with it, in a sentence.
         read: makes the three parts from the files, a dict of path -> bytes.
     """
@@ -157,23 +127,23 @@ class Published:
     read: Callable
 
 
-def downloads(table, path, address):
+def _downloads(table, path, address):
     """Write a table of files out.
 
     Args:
         table: lines of name, language, size and sha256.
-        path: see `Download`; `{0}` stands for the name and `{1}` for the language.
+        path: see `_Download`; `{0}` stands for the name and `{1}` for the language.
         address: the same.
 
     Returns:
-        tuple of `Download`.
+        tuple of `_Download`.
     """
     rows = [line.split() for line in table.strip().splitlines()]
-    return tuple(Download(path.format(*row), address.format(*row), int(row[2]), row[3])
+    return tuple(_Download(path.format(*row), address.format(*row), int(row[2]), row[3])
                  for row in rows)
 
 
-MULTI30K = downloads(
+_MULTI30K = _downloads(
     """
     train en 568929 d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f
     train de 637044 726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6
@@ -187,7 +157,7 @@ MULTI30K = downloads(
     "a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw/{0}.{1}.gz",
 )
 
-MULTI30K_TOKENIZED = downloads(
+_MULTI30K_TOKENIZED = _downloads(
     """
     train en 1837696 08925f8e0572bcd5a006702fc5fe20e2d77c6917d4eebd576fc20de6693c2119
     train de 2150008 cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505
@@ -201,14 +171,14 @@ MULTI30K_TOKENIZED = downloads(
     "a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/tok/{0}.lc.norm.tok.{1}",
 )
 
-TATOEBA_GERMAN = downloads(
+_TATOEBA_GERMAN = _downloads(
     "deu eng 4012023 b7688f84f99fa33c17397c14d8bd9cef1fdeb2ee0bf50074767023aee8926e28",
     "tatoeba/{0}-{1}.zip",
     "https://raw.githubusercontent.com/rioyshky/translation/"
     "de48b7027f7318d77010a6e08ed928c10748c23d/{0}-{1}.zip",
 )
 
-TATOEBA_CHINESE = downloads(
+_TATOEBA_CHINESE = _downloads(
     "cmn eng 4151351 9da1af87e3e61650aa38595e60baef3a4e3a18ed239a7ef4a764c0a87c7ddeff",
     "tatoeba/{0}.txt",
     "https://raw.githubusercontent.com/DaoChaShao/py-st-dl-translater-2.0/"
@@ -216,7 +186,7 @@ TATOEBA_CHINESE = downloads(
 )
 
 
-def read_multi30k(files):
+def _read_multi30k(files):
     """Make the three parts of Multi30k from its six files.
 
     Args:
@@ -225,12 +195,12 @@ def read_multi30k(files):
     Returns:
         three lists of pairs.
     """
-    lines = [(name, decode_lines(content, name)) for name, content in files.items()]
+    lines = [(name, _decode_lines(content, name)) for name, content in files.items()]
     both = zip(lines[::2], lines[1::2])
-    return [pair_lines(source, target, (a, b))[0] for (a, source), (b, target) in both]
+    return [_pair_lines(source, target, (a, b))[0] for (a, source), (b, target) in both]
 
 
-def read_tatoeba(files):
+def _read_tatoeba(files):
     """Make the three parts of a Tatoeba export, whose lines are English TAB translation.
 
     Args:
@@ -243,33 +213,33 @@ def read_tatoeba(files):
     packed = name.endswith(".zip")
     if packed:
         content = zipfile.ZipFile(io.BytesIO(content)).read("deu.txt")
-    rows = [line.split("\t") for line in decode_lines(content, name)]
+    rows = [line.split("\t") for line in _decode_lines(content, name)]
     pairs = ((row[0], row[1]) if packed else (row[1], row[0]) for row in rows)
     return split_pairs(list(dict.fromkeys(pairs)))  # each pair once
 
 
 CORPORA = {
-    name: Published(files, licence, read)
+    name: _Published(files, licence, read)
     for read, licence, corpora in (
-        (read_multi30k, "Multi30k: non-commercial research and education only; "
+        (_read_multi30k, "Multi30k: non-commercial research and education only; "
                         "do not publish weights trained on it.",
-         {"multi30k-en-de": MULTI30K, "multi30k-en-de-tok": MULTI30K_TOKENIZED}),
-        (read_tatoeba, "Tatoeba (tatoeba.org and its contributors, "
+         {"multi30k-en-de": _MULTI30K, "multi30k-en-de-tok": _MULTI30K_TOKENIZED}),
+        (_read_tatoeba, "Tatoeba (tatoeba.org and its contributors, "
                        "by way of manythings.org): CC BY 2.0 FR.",
-         {"tatoeba-en-de": TATOEBA_GERMAN, "tatoeba-zh-en": TATOEBA_CHINESE}),
+         {"tatoeba-en-de": _TATOEBA_GERMAN, "tatoeba-zh-en": _TATOEBA_CHINESE}),
     )
     for name, files in corpora.items()
 }
 
 
-def published(name):
+def _published(name):
     """Look a corpus up by its name.
 
     Args:
         name: a key of `CORPORA`.
 
     Returns:
-        a `Published`.
+        a `_Published`.
 
     Raises:
         ValueError: the name is unknown.
@@ -303,7 +273,7 @@ def cache_folder():
     return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "annotated"
 
 
-def ask(address, start, timeout):
+def _ask(address, start, timeout):
     """Ask a server for a file from a byte on.
 
     Args:
@@ -329,7 +299,7 @@ def ask(address, start, timeout):
     return answer, 0, int(size) if size else None
 
 
-def size_of(path):
+def _size_of(path):
     """The bytes of a file, 0 where there is none.
 
     Args:
@@ -341,20 +311,20 @@ def size_of(path):
     return path.stat().st_size if path.exists() else 0
 
 
-def receive(file, part, timeout):
+def _receive(file, part, timeout):
     """Bring what is missing of a file, behind what there is of it.
 
     Args:
-        file: a `Download`.
+        file: a `_Download`.
         part: path of what there is; it keeps what comes, whatever happens.
-        timeout: see `ask`.
+        timeout: see `_ask`.
 
     Raises:
         ValueError: the file at the address has another size.
         OSError, HTTPException: the connection failed or stalled; or nothing can be written.
     """
-    have = size_of(part)
-    answer, begin, size = ask(file.address, have, timeout)
+    have = _size_of(part)
+    answer, begin, size = _ask(file.address, have, timeout)
     shown = {"desc": part.stem, "unit": "B", "unit_scale": True, "dynamic_ncols": True}
     bar = tqdm(total=file.size, initial=begin, **shown)
     with answer, part.open("ab") as out, bar:
@@ -371,27 +341,27 @@ def receive(file, part, timeout):
         raise ConnectionError(f"cut off after {begin} of {file.size} bytes")
 
 
-def complete(file, part, timeout):
+def _complete(file, part, timeout):
     """Bring what is missing of a file and compare the whole with its hash.
 
-    Args, and what is raised, as of `receive`.
+    Args, and what is raised, as of `_receive`.
 
     Returns:
         whether it is the file we mean; if not, the part is removed.
     """
-    if size_of(part) < file.size:
-        receive(file, part, timeout)
+    if _size_of(part) < file.size:
+        _receive(file, part, timeout)
     if sha256_of(part) == file.sha256:
         return True
     part.unlink()
     return False
 
 
-def hopeless(error):
+def _is_permanent(error):
     """Whether trying again cannot help, because the server or the disk refuses.
 
     Args:
-        error: what `receive` raised.
+        error: what `_receive` raised.
 
     Returns:
         a bool.
@@ -403,11 +373,11 @@ def hopeless(error):
     return isinstance(error, ValueError) or getattr(error, "errno", None) in full + forbidden
 
 
-def unobtainable(file, error, kept):
+def _unobtainable(file, error, kept):
     """Say in a line why a file cannot be had, and what would do.
 
     Args:
-        file: a `Download`.
+        file: a `_Download`.
         error: what went wrong last.
         kept: how many bytes of it are there.
 
@@ -420,11 +390,11 @@ def unobtainable(file, error, kept):
         f"that holds {file.path}, or try again: {kept} of {file.size} bytes are kept")
 
 
-def fetch_file(file, folder, tries=4, pause=1.0, timeout=20.0):
+def _fetch_file(file, folder, tries=4, pause=1.0, timeout=20.0):
     """Fetch a file, going on where an earlier attempt was cut off.
 
     Args:
-        file: a `Download`.
+        file: a `_Download`.
         folder: the file goes below it; it appears there whole and verified, or not at all.
         tries: attempts in a row that may bring nothing.
         pause: seconds before the next attempt, doubled after each that brought nothing.
@@ -437,21 +407,21 @@ def fetch_file(file, folder, tries=4, pause=1.0, timeout=20.0):
     part = path.with_name(f"{path.name}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        have = size_of(part)
+        have = _size_of(part)
         clean = clean or not have  # from here on nothing in it is older than this call
         try:
-            if complete(file, part, timeout):
+            if _complete(file, part, timeout):
                 return os.replace(part, path)
             if clean:
                 raise ValueError("what lies there is another file: its sha256 is wrong")
         except (OSError, HTTPException, ValueError) as error:
-            failed = 0 if size_of(part) > have else failed + 1
-            if failed == tries or hopeless(error):
-                raise unobtainable(file, error, size_of(part)) from None
+            failed = 0 if _size_of(part) > have else failed + 1
+            if failed == tries or _is_permanent(error):
+                raise _unobtainable(file, error, _size_of(part)) from None
             time.sleep(pause * 2 ** max(failed - 1, 0))
 
 
-def missing_files(name, folder):
+def _missing_files(name, folder):
     """The files of a corpus that are not in a folder, or are not as they should be.
 
     Args:
@@ -459,12 +429,12 @@ def missing_files(name, folder):
         folder: of the data.
 
     Returns:
-        list of `Download`.
+        list of `_Download`.
 
     Raises:
         ValueError: the name is unknown.
     """
-    files = published(name).files
+    files = _published(name).files
     return [file for file in files if sha256_of(Path(folder, file.path)) != file.sha256]
 
 
@@ -474,7 +444,7 @@ def fetch(name, folder=None, **patience):
     Args:
         name: a key of `CORPORA`.
         folder: where they go; `cache_folder()` by default.
-        patience: tries, pause and timeout of `fetch_file`.
+        patience: tries, pause and timeout of `_fetch_file`.
 
     Returns:
         the folder.
@@ -483,13 +453,13 @@ def fetch(name, folder=None, **patience):
         ValueError: the name is unknown, a file cannot be had, the folder cannot be written.
     """
     folder = Path(folder or cache_folder())
-    if not missing_files(name, folder):
+    if not _missing_files(name, folder):
         return folder
     try:
         with file_lock(folder / ".lock"):
-            missing = missing_files(name, folder)  # another process may have been here
+            missing = _missing_files(name, folder)  # another process may have been here
             for file in missing:
-                fetch_file(file, folder, **patience)
+                _fetch_file(file, folder, **patience)
     except OSError as error:
         raise ValueError(
             f"cannot write to {folder}: {error.strerror}; set XDG_CACHE_HOME to a folder "
@@ -500,12 +470,12 @@ def fetch(name, folder=None, **patience):
     return folder
 
 
-def verified(folder, file):
+def _verified(folder, file):
     """Read a file of the data and make sure that it is the one we mean.
 
     Args:
         folder: of the data.
-        file: a `Download`.
+        file: a `_Download`.
 
     Returns:
         bytes, unpacked where the name ends in `.gz`.
@@ -543,14 +513,14 @@ def load_corpus(name):
     """
     if name == "grammar":
         return grammar_corpus()
-    about = published(name)
+    about = _published(name)
     folder = os.environ.get("ANNOTATED_DATA") or fetch(name)
-    files = {file.path: verified(folder, file) for file in about.files}
+    files = {file.path: _verified(folder, file) for file in about.files}
     sums = {file.path: file.sha256 for file in about.files}
     return Corpus(name, *about.read(files), about.licence, sums)
 
 
-def write_tokens(pairs, vocabulary, folder):
+def _write_tokens(pairs, vocabulary, folder):
     """Encode pairs one after the other into two files, as numbers without a header.
 
     Args:
@@ -588,7 +558,7 @@ def prepare(pairs, vocabulary, folder):
     """
     with atomic_write(folder) as fresh:
         fresh.mkdir()
-        dtype = write_tokens(pairs, vocabulary, fresh)
+        dtype = _write_tokens(pairs, vocabulary, fresh)
         lengths = np.fromfile(fresh / "lengths.bin", np.uint32).reshape(-1, 2)
         if not len(lengths):
             raise ValueError(f"pairs is empty: there is nothing to write to {folder}")
@@ -599,7 +569,7 @@ def prepare(pairs, vocabulary, folder):
         write_json(fresh / "about.json", about)
         np.save(fresh / "starts.npy", sizes.cumsum() - sizes)
         np.save(fresh / "lengths.npy", lengths.astype(np.min_scalar_type(lengths.max())))
-        order, runs = by_length(lengths)
+        order, runs = _by_length(lengths)
         np.save(fresh / "order.npy", order.astype(np.min_scalar_type(len(order))))
         np.save(fresh / "runs.npy", runs)
     return TokenPairs(folder)

@@ -19,22 +19,12 @@ __all__ = [
     "split_words",
     "join_words",
     "Words",
-    "train_subwords",
     "Subwords",
-    "fraction",
-    "part_of",
     "Corpus",
     "lookup_baseline",
     "word_for_word_baseline",
-    "connected_components",
     "split_pairs",
     "pad_batch",
-    "bucket_key",
-    "by_length",
-    "pack",
-    "Plan",
-    "divide",
-    "plan_batches",
     "make_batch",
     "Batches",
     "token_batches",
@@ -118,7 +108,7 @@ class Words:
         return len(self.words)
 
 
-def train_subwords(lines, vocab, **options):
+def _train_subwords(lines, vocab, **options):
     """Learn a byte-pair encoding with SentencePiece (section 5.1).
 
     Args:
@@ -175,8 +165,8 @@ class Subwords:
 
     @classmethod
     def train(cls, lines, vocab, **options):
-        """Learn `vocab` pieces from an iterable of lines; see `train_subwords`."""
-        return cls(train_subwords(lines, vocab, **options))
+        """Learn `vocab` pieces from an iterable of lines; see `_train_subwords`."""
+        return cls(_train_subwords(lines, vocab, **options))
 
     @classmethod
     def load(cls, path):
@@ -204,7 +194,7 @@ class Subwords:
         return self.processor.get_piece_size()
 
 
-def fraction(text):
+def _fraction(text):
     """Map a text to a number that looks random and is the same on every machine.
 
     Args:
@@ -216,7 +206,7 @@ def fraction(text):
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:6], "big") / 2**48
 
 
-def part_of(facts):
+def _part_of(facts):
     """Which part of the data a sentence belongs to, by its facts (subject, verb and object).
 
     Args:
@@ -226,7 +216,7 @@ def part_of(facts):
         "train" where every fact is a training one; "validation" or "test" where at least one
         is kept for that part and none for the other; else "".
     """
-    x = [fraction(" ".join(fact)) for fact in facts]
+    x = [_fraction(" ".join(fact)) for fact in facts]
     test, validation = any(a < 0.05 for a in x), any(0.05 <= a < 0.1 for a in x)
     if test and validation:
         return ""
@@ -290,7 +280,7 @@ def word_for_word_baseline(train, sources):
     return [join_words(map(translate, split_words(source))) for source in sources]
 
 
-def connected_components(pairs):
+def _connected_components(pairs):
     """Group pairs that share a string on either side, directly or through others.
 
     Args:
@@ -325,8 +315,8 @@ def split_pairs(pairs, share=0.02):
         three lists of pairs; which part a group goes to depends on its own text only.
     """
     train, validation, test = [], [], []
-    for group in connected_components(pairs):
-        x = fraction(min(min(pair) for pair in group))
+    for group in _connected_components(pairs):
+        x = _fraction(min(min(pair) for pair in group))
         (test if x < share else validation if x < 2 * share else train).extend(group)
     return train, validation, test
 
@@ -348,7 +338,7 @@ def pad_batch(sequences, pad=0):
     return torch.from_numpy(batch)  # (B, L)
 
 
-def bucket_key(s, t):
+def _bucket_key(s, t):
     """Order pairs so that neighbours need little padding on either side.
 
     The longer side decides; within one such length the difference of the sides
@@ -365,8 +355,8 @@ def bucket_key(s, t):
     return (longest << 32) + (np.int64(s) - np.int64(t)) * (1 - 2 * (longest % 2))
 
 
-def by_length(lengths):
-    """Sort pairs by length, see `bucket_key`, and count how many have the same two lengths.
+def _by_length(lengths):
+    """Sort pairs by length, see `_bucket_key`, and count how many have the same two lengths.
 
     Args:
         lengths: (n, 2), source and target length of each pair.
@@ -376,7 +366,7 @@ def by_length(lengths):
         target length and number of pairs, in the same order.
     """
     lengths = np.asarray(lengths).reshape(-1, 2)
-    key = bucket_key(lengths[:, 0], lengths[:, 1])
+    key = _bucket_key(lengths[:, 0], lengths[:, 1])
     order = key.argsort(kind="stable")
     key = key[order]
     starts = np.flatnonzero(np.diff(key, prepend=-1))  # (r,); a key is never negative
@@ -384,11 +374,11 @@ def by_length(lengths):
     return order, np.column_stack([lengths[order[starts]], counts]).astype(np.int64)
 
 
-def pack(runs, source_tokens, target_tokens):
+def _pack(runs, source_tokens, target_tokens):
     """Cut sorted pairs into batches, a new one wherever the next pair would break a budget.
 
     Args:
-        runs: (r, 3), see `by_length`; no pair is longer than a budget.
+        runs: (r, 3), see `_by_length`; no pair is longer than a budget.
         source_tokens, target_tokens: most positions in a batch, padding counted.
 
     Returns:
@@ -408,13 +398,13 @@ def pack(runs, source_tokens, target_tokens):
     return [*cuts, place] if place else cuts
 
 
-class Plan:
+class _Plan:
     """The batches of an epoch, worked out one at a time: `plan[k]` holds indices of pairs.
 
     Args:
         order: (n,) indices of the pairs, sorted by length.
-        runs: (r, 3), see `by_length`.
-        cuts: where the sorted pairs are cut, see `pack`.
+        runs: (r, 3), see `_by_length`.
+        cuts: where the sorted pairs are cut, see `_pack`.
         seed, epoch: decide the order of the batches, and of the pairs of a run.
     """
 
@@ -448,11 +438,11 @@ class Plan:
         return len(self.sequence)
 
 
-def divide(cuts, workers):
+def _divide(cuts, workers):
     """Halve the batches with most pairs until `workers` can take equally many.
 
     Args:
-        cuts: see `pack`.
+        cuts: see `_pack`.
         workers: how many share the batches.
 
     Returns:
@@ -474,7 +464,7 @@ def divide(cuts, workers):
     return cuts
 
 
-def plan_batches(lengths, source_tokens, target_tokens, seed=0, epoch=0, workers=1):
+def _plan_batches(lengths, source_tokens, target_tokens, seed=0, epoch=0, workers=1):
     """Group pairs of similar length into batches under two token budgets (section 5.1).
 
     Args:
@@ -484,13 +474,13 @@ def plan_batches(lengths, source_tokens, target_tokens, seed=0, epoch=0, workers
         workers: the number of batches is a multiple of this.
 
     Returns:
-        a `Plan`: a sequence of batches, each an array of indices; every index occurs once.
+        a `_Plan`: a sequence of batches, each an array of indices; every index occurs once.
 
     Raises:
         ValueError: a pair does not fit a budget even alone; sentences are never cut.
     """
     known = hasattr(lengths, "runs")
-    order, runs = (lengths.order, lengths.runs) if known else by_length(lengths)
+    order, runs = (lengths.order, lengths.runs) if known else _by_length(lengths)
     long = np.flatnonzero((runs[:, 0] > source_tokens) | (runs[:, 1] > target_tokens))
     if len(long):
         s, t, count = runs[long[0]].tolist()
@@ -499,8 +489,8 @@ def plan_batches(lengths, source_tokens, target_tokens, seed=0, epoch=0, workers
             f"pair {i} has {s} source and {t} target tokens, more than "
             f"source_tokens={source_tokens} or target_tokens={target_tokens}: "
             "raise the budget or leave the pair out")
-    cuts = divide(pack(runs, source_tokens, target_tokens), workers)
-    return Plan(order, runs, cuts, seed, epoch)
+    cuts = _divide(_pack(runs, source_tokens, target_tokens), workers)
+    return _Plan(order, runs, cuts, seed, epoch)
 
 
 def make_batch(pairs, bos=1, pad=0):
@@ -552,7 +542,7 @@ class Batches:
         if not hasattr(lengths, "runs"):
             lengths = [(len(source), len(target)) for source, target in self.pairs]
         budgets = self.source_tokens, self.target_tokens
-        return plan_batches(lengths, *budgets, self.seed, epoch, self.workers)
+        return _plan_batches(lengths, *budgets, self.seed, epoch, self.workers)
 
     def __call__(self, epoch=0, position=0):
         """Yield the worker's (source, target) of an epoch; `position` of them are done."""
@@ -571,7 +561,7 @@ def token_batches(pairs, source_tokens, target_tokens, seed=0, epoch=0, start=0)
         pairs: list of (source ids, target ids), each ending in eos; or `TokenPairs`.
         source_tokens: most source positions in a batch, padding counted.
         target_tokens: most target positions to predict in a batch, padding counted.
-        seed, epoch: decide the order, see `plan_batches`.
+        seed, epoch: decide the order, see `_plan_batches`.
         start: how many batches of the epoch are done already.
 
     Yields:

@@ -28,39 +28,21 @@ from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq, _check_ids
 from annotated.transformer import Config, Transformer
 
 __all__ = [
-    "evaluating",
-    "output_limits",
-    "select",
-    "widen",
     "greedy",
     "length_penalty",
     "cannot_improve",
     "when_full",
-    "continuations",
-    "Beams",
-    "grow",
-    "check_search",
     "hypotheses",
     "beam_search",
-    "PackedLinear",
-    "PackedEmbedding",
     "packed",
-    "pieces",
     "Translator",
-    "search_pieces",
-    "by_falling_length",
-    "join_pools",
-    "check_n_best",
-    "KINDS",
-    "check_vocabulary",
     "save",
-    "check_device",
     "load",
 ]
 
 
 @contextmanager
-def evaluating(model):
+def _evaluating(model):
     """Inside, the model drops nothing and records no gradient; then it is as it was."""
     training = model.training
     model.eval()
@@ -71,7 +53,7 @@ def evaluating(model):
         model.train(training)
 
 
-def output_limits(model, source, max_len=None):
+def _output_limits(model, source, max_len=None):
     """How many tokens an output may have: max_len, or its source's + 50 (section 6.1).
 
     Never more than a model with learned positions has positions.
@@ -98,22 +80,22 @@ def output_limits(model, source, max_len=None):
     return limits.clamp(max=c.max_positions) if learned else limits  # (B,)
 
 
-def select(state, rows):
-    """Rows of a decoding state: by its own `select`, or of each tensor that it holds."""
+def _select(state, rows):
+    """Rows of a decoding state: by its own `_select`, or of each tensor that it holds."""
     if isinstance(state, torch.Tensor):
         return state.index_select(0, rows)
     if isinstance(state, dict):
-        return {name: select(part, rows) for name, part in state.items()}
+        return {name: _select(part, rows) for name, part in state.items()}
     if isinstance(state, list | tuple):
-        return type(state)([select(part, rows) for part in state])
+        return type(state)([_select(part, rows) for part in state])
     return state.select(rows) if hasattr(state, "select") else state
 
 
-def widen(state, rows, k):
+def _widen(state, rows, k):
     """A state of k hypotheses, side by side, for each sentence; rows, (B,), counts them."""
     if hasattr(state, "repeat") and not isinstance(state, torch.Tensor):
         return state.repeat(k)
-    return select(state, rows.repeat_interleave(k))
+    return _select(state, rows.repeat_interleave(k))
 
 
 def greedy(model, source, max_len=None):
@@ -128,10 +110,10 @@ def greedy(model, source, max_len=None):
         B lists of identifiers: no bos, eos last where it was reached.
 
     Raises:
-        TypeError, ValueError: as for `output_limits`.
+        TypeError, ValueError: as for `_output_limits`.
     """
-    with evaluating(model):
-        limits, state = output_limits(model, source, max_len), model.start(source)
+    with _evaluating(model):
+        limits, state = _output_limits(model, source, max_len), model.start(source)
         ids = torch.full_like(source[:, 0], model.config.bos)  # (B,)
         outputs = [[] for _ in source]
         active = torch.arange(len(source), device=source.device)  # (B,)
@@ -143,7 +125,7 @@ def greedy(model, source, max_len=None):
             length = len(outputs[active[0]])
             going = ((ids != model.config.eos) & (length < limits[active])).nonzero()[:, 0]
             if len(going) < len(active):  # finished sentences leave the batch
-                ids, active, state = ids[going], active[going], select(state, going)
+                ids, active, state = ids[going], active[going], _select(state, going)
     return outputs
 
 
@@ -169,7 +151,7 @@ def when_full(best, attainable):
     return torch.zeros_like(best, dtype=torch.bool)
 
 
-def continuations(log_p, done, log_probs):
+def _continuations(log_p, done, log_probs):
     """Choose the k best continuations of each sentence's k hypotheses.
 
     Args:
@@ -190,7 +172,7 @@ def continuations(log_p, done, log_probs):
     return best, parent, token.flatten(1).gather(1, index)
 
 
-class Beams:
+class _Beams:
     """The hypotheses of the sentences still under way, k places a sentence.
 
     Args:
@@ -230,7 +212,7 @@ class Beams:
         # A float64 model's scores are float64, too.
         self.log_p, self.score = self.log_p.to(log_probs), self.score.to(log_probs)
         self.end(log_probs[..., 0].isnan())  # the softmax of -inf alone: nothing may follow
-        best, parent, token = continuations(self.log_p, self.done, log_probs)  # (B, k)
+        best, parent, token = _continuations(self.log_p, self.done, log_probs)  # (B, k)
         for name in ("log_p", "score", "lengths"):
             setattr(self, name, getattr(self, name).gather(1, parent))
         self.log_p = torch.where(self.done, self.log_p, best)  # (B, k)
@@ -271,7 +253,7 @@ class Beams:
         return sorted((pair for pair in found if pair[1] > -math.inf), key=lambda p: -p[1])
 
 
-def grow(model, beams, ids, state):
+def _beam_step(model, beams, ids, state):
     """Make one step of the search: ids, (B, beam), are the last tokens of the hypotheses.
 
     Returns:
@@ -285,7 +267,7 @@ def grow(model, beams, ids, state):
     return parent, state
 
 
-def check_search(beam, penalty, limits):
+def _check_search(beam, penalty, limits):
     """Refuse a beam without a place, and a penalty that cannot divide from 1 to the limits.
 
     Args:
@@ -330,22 +312,22 @@ def hypotheses(model, source, beam=4, penalty=length_penalty, max_len=None, stop
         ValueError: beam or max_len is below 1, source is not (B, S), or a penalty is not
             above 0 or far from 1.
     """
-    limits = output_limits(model, source, max_len)  # (B,)
-    check_search(beam, penalty, limits)
-    with evaluating(model):
+    limits = _output_limits(model, source, max_len)  # (B,)
+    _check_search(beam, penalty, limits)
+    with _evaluating(model):
         everyone = torch.arange(len(source), device=source.device)  # (B,)
-        beams, found = Beams(everyone, beam, limits, penalty), [None] * len(source)
-        state = widen(model.start(source), everyone, beam)
+        beams, found = _Beams(everyone, beam, limits, penalty), [None] * len(source)
+        state = _widen(model.start(source), everyone, beam)
         ids = torch.full_like(beams.log_p, model.config.bos, dtype=torch.long)  # (B, beam)
         while len(beams.sources):
-            parent, state = grow(model, beams, ids, state)
+            parent, state = _beam_step(model, beams, ids, state)
             over = beams.over(stop)  # (B,)
             for row in over.nonzero()[:, 0].tolist():
                 found[beams.sources[row]] = beams.best_first(row)
             going = (~over).nonzero()[:, 0]  # finished sentences leave the batch
             rows = (going[:, None] * beam + parent[going]).flatten()
             beams.keep(going)
-            ids, state = beams.tokens[..., -1], select(state, rows)
+            ids, state = beams.tokens[..., -1], _select(state, rows)
     return found
 
 
@@ -370,7 +352,7 @@ def beam_search(model, source, beam=4, alpha=0.6, max_len=None):
     return [best[0][0] for best in found]
 
 
-class PackedLinear(nn.Module):
+class _PackedLinear(nn.Module):
     """A linear layer for float32 on a CPU, its matrix in oneDNN's order; without gradients.
 
     Args:
@@ -388,12 +370,12 @@ class PackedLinear(nn.Module):
         return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
 
 
-class PackedEmbedding(nn.Module):
+class _PackedEmbedding(nn.Module):
     """An `Embedding` whose projection to logits is packed."""
 
     def __init__(self, embedding):
         super().__init__()
-        self.look_up, self.logits = embedding, PackedLinear(embedding.weight)
+        self.look_up, self.logits = embedding, _PackedLinear(embedding.weight)
 
     def forward(self, ids):
         """As the embedding's."""
@@ -418,18 +400,18 @@ def packed(model):
     for module in list(model.modules()):
         for name, child in list(module._modules.items()):  # named_children skips repetitions
             if isinstance(child, nn.Linear):
-                setattr(module, name, PackedLinear(child.weight, child.bias))
+                setattr(module, name, _PackedLinear(child.weight, child.bias))
             elif isinstance(child, LayerNorm):
                 setattr(module, name, FusedLayerNorm.of(child))
             elif isinstance(child, Embedding):  # one for both languages stays one
-                made[child] = made.get(child) or PackedEmbedding(child)
+                made[child] = made.get(child) or _PackedEmbedding(child)
                 setattr(module, name, made[child])
         if getattr(module, "attention", None) is scaled_dot_product_attention:
             module.attention = F.scaled_dot_product_attention
     return model
 
 
-def pieces(ids, limit, ends):
+def _split_long(ids, limit, ends):
     """Cut a list of identifiers into pieces of at most limit, behind the ends if it can."""
     first = 0
     while len(ids) - first > limit:
@@ -503,10 +485,10 @@ class Translator:
         Raises:
             TypeError, ValueError: as `translate`; k is above the beam.
         """
-        check_n_best(k, beam)
+        _check_n_best(k, beam)
         search = partial(self.search, beam=beam, alpha=alpha, k=k)
         found = self._search_lines(lines, search, tokens, progress)
-        return [join_pools(pools, k, self.vocabulary.decode) for pools in found]
+        return [_join_pools(pools, k, self.vocabulary.decode) for pools in found]
 
     def search(self, batch: list, beam: int, alpha: float, k: int = 1) -> list:
         """The hypotheses, (ids, score), of lists of identifiers that fit one batch."""
@@ -519,7 +501,7 @@ class Translator:
     def _search_lines(self, lines, search, tokens, progress):
         if isinstance(lines, str):
             raise TypeError("lines must be a list of strings, got one: put it in a list")
-        return search_pieces([self.cut(line) for line in lines], search, tokens, progress)
+        return _search_pieces([self.cut(line) for line in lines], search, tokens, progress)
 
     def cut(self, line: str) -> list[list[int]]:
         """The identifiers of a line, in pieces that end in eos; none for an empty line."""
@@ -531,10 +513,10 @@ class Translator:
             return []
         ids = [i for i in encode(" ".join(line.split())) if i != eos]
         ends = {i for mark in ".!?。！？" for i in encode(mark) if i > unk}
-        return [[*piece, eos] for piece in pieces(ids, self.longest, ends)]
+        return [[*piece, eos] for piece in _split_long(ids, self.longest, ends)]
 
 
-def search_pieces(cut, search, tokens, progress):
+def _search_pieces(cut, search, tokens, progress):
     """For each line the hypotheses of each of its pieces, searched batch by batch.
 
     Args:
@@ -545,14 +527,14 @@ def search_pieces(cut, search, tokens, progress):
     pieces = [piece for line in cut for piece in line]
     pools, off = {}, None if progress and len(pieces) > 100 else True
     with tqdm(total=len(pieces), unit="line", disable=off) as bar:
-        for batch in by_falling_length(pieces, tokens):
+        for batch in _by_falling_length(pieces, tokens):
             pools |= zip(batch, search([pieces[i] for i in batch]), strict=True)
             bar.update(len(batch))
     in_order = iter([pools[i] for i in range(len(pieces))])
     return [[next(in_order) for _ in line] for line in cut]
 
 
-def by_falling_length(pieces, tokens):
+def _by_falling_length(pieces, tokens):
     """Yield batches of places of pieces, the longest first, each of so many tokens at most."""
     order = sorted(range(len(pieces)), key=lambda i: len(pieces[i]), reverse=True)
     first = 0
@@ -562,7 +544,7 @@ def by_falling_length(pieces, tokens):
         first += size
 
 
-def join_pools(pools, k, decode):
+def _join_pools(pools, k, decode):
     """The k best (score, text) of a line, given the hypotheses (ids, score) of its pieces."""
     if not pools:  # a line without content
         return [(0.0, "")]
@@ -570,19 +552,19 @@ def join_pools(pools, k, decode):
     return [(sum(s for _, s in row), " ".join(decode(ids) for ids, _ in row)) for row in rows]
 
 
-def check_n_best(k, beam):
+def _check_n_best(k, beam):
     """Refuse to ask a search for more translations than its beam is wide: ValueError."""
     if k > beam:
         raise ValueError(f"n-best={k} needs a beam of {k} or more, got beam={beam}")
 
 
-KINDS = {
+_KINDS = {
     "Transformer": (Transformer, Config),
     "RecurrentSeq2Seq": (RecurrentSeq2Seq, RecurrentConfig),
 }
 
 
-def check_vocabulary(vocabulary, config):
+def _check_vocabulary(vocabulary, config):
     """Refuse a vocabulary that has not one entry for each of the model's embeddings.
 
     Args:
@@ -611,7 +593,7 @@ def save(folder, model, vocabulary, about=""):
     Raises:
         ValueError: the vocabulary is not of the model's size.
     """
-    check_vocabulary(vocabulary, model.config)
+    _check_vocabulary(vocabulary, model.config)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary.save(folder / vocabulary.filename)
@@ -622,7 +604,7 @@ def save(folder, model, vocabulary, about=""):
     write_json(folder / "config.json", what)  # last: a folder without it is no model
 
 
-def check_device(device):
+def _check_device(device):
     """Refuse a device that is not here.
 
     Args:
@@ -646,16 +628,16 @@ def load(folder, device="cpu"):
             that do not fit; or there is no such device.
     """
     folder = Path(folder)
-    check_device(device)
+    _check_device(device)
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} is not a model folder: it has no config.json")
     try:
         about = read_json(folder / "config.json")
-        kind, config = KINDS[about["kind"]]
+        kind, config = _KINDS[about["kind"]]
         model = kind(config(**about["config"]))
         load_model(model, str(folder / "model.safetensors"))
         vocabulary = load_vocabulary(folder)
-        check_vocabulary(vocabulary, model.config)
+        _check_vocabulary(vocabulary, model.config)
     except Exception as error:  # each library has errors of its own for a damaged file
         why = re.sub(r"\s+", " ", str(error))[:200]
         said = f"{folder} holds no model that fits its config.json: {why}"

@@ -22,26 +22,17 @@ from annotated.gpu import (
     Objective,
     Prefetch,
     TrainStep,
+    _loss_piece,
     compiled,
     fuse,
     fused_attention,
-    loss_piece,
     precision_context,
 )
 from annotated.graphs import CudaGraphTrainStep
 from annotated.training import Run, TrainingBackend, list_checkpoints
 from annotated.transformer import Transformer
 
-__all__ = [
-    "ProcessGroup",
-    "DistributedUpdate",
-    "report_lost_process",
-    "DistributedRun",
-    "torchrun_group",
-    "fast_run",
-    "fast_backend",
-    "shard",
-]
+__all__ = ["ProcessGroup", "DistributedUpdate", "fast_run", "fast_backend", "shard"]
 
 
 @dataclass
@@ -131,7 +122,7 @@ class DistributedUpdate(FastUpdate):
 
 
 @contextmanager
-def report_lost_process(group: ProcessGroup, folder: Path | None = None) -> Iterator[None]:
+def _report_lost_process(group: ProcessGroup, folder: Path | None = None) -> Iterator[None]:
     """Inside, the loss of a process of the group is an error that says what is kept.
 
     Raises:
@@ -151,17 +142,17 @@ def report_lost_process(group: ProcessGroup, folder: Path | None = None) -> Iter
 
 
 @dataclass
-class DistributedRun(Run):
+class _DistributedRun(Run):
     """A `Run` of several processes that stay in step; the first has the folder."""
 
     group: ProcessGroup = field(default_factory=ProcessGroup)
 
     def stops(self, signals: list) -> bool:
         """Whether anybody was asked to stop."""
-        with report_lost_process(self.group, self.folder):
+        with _report_lost_process(self.group, self.folder):
             return self.group.any(bool(signals))
 
-    def resume(self, keep: int, every: int = 1) -> "DistributedRun":
+    def resume(self, keep: int, every: int = 1) -> "_DistributedRun":
         """Go on from the first process's newest checkpoint."""
         super().resume(keep, every)
         if self.group.size > 1:
@@ -178,12 +169,12 @@ class DistributedRun(Run):
 
     def advance(self, coming: Iterator, recipe) -> dict:
         """One update, together."""
-        with report_lost_process(self.group, self.folder):
+        with _report_lost_process(self.group, self.folder):
             return super().advance(coming, recipe)
 
 
 @contextmanager
-def torchrun_group(device: str) -> Iterator[ProcessGroup]:
+def _torchrun_group(device: str) -> Iterator[ProcessGroup]:
     """The group that torchrun has started, or a group of one; ended when the context ends.
 
     Args:
@@ -218,7 +209,7 @@ def torchrun_group(device: str) -> Iterator[ProcessGroup]:
 def fast_run(
     model: Transformer, adam: torch.optim.Optimizer, folder: Path | None,
     precision: str | None = None, compile: bool = False, group: ProcessGroup | None = None,
-) -> DistributedRun:
+) -> _DistributedRun:
     """The run of a fast training: the model fused, perhaps compiled, shared (section 5.2).
 
     Args:
@@ -229,15 +220,15 @@ def fast_run(
     """
     group = group or ProcessGroup()
     fuse(model)
-    compute = loss_piece
+    compute = _loss_piece
     if compile:
         compiled(model)
-        compute = torch.compile(loss_piece, dynamic=True)
+        compute = torch.compile(_loss_piece, dynamic=True)
     kind = next(model.parameters()).device.type
     name = precision or ("bfloat16" if kind == "cuda" else "float32")
     objective = group.wrap(Objective(model, compute=compute))
     update = DistributedUpdate(TrainStep(objective, precision_context(name, kind)), group)
-    return DistributedRun(model, adam, folder, update=update, group=group)
+    return _DistributedRun(model, adam, folder, update=update, group=group)
 
 
 @contextmanager
@@ -251,11 +242,11 @@ def fast_backend(
         precision, compile: as for `fast_run`.
         folder: of the training, for the message about a lost process.
     """
-    with torchrun_group(device) as group:
+    with _torchrun_group(device) as group:
         if group.size > 1 and device == "cuda":
             device = f"cuda:{os.environ['LOCAL_RANK']}"
         start = partial(fast_run, precision=precision, compile=compile, group=group)
-        with report_lost_process(group, folder):
+        with _report_lost_process(group, folder):
             yield TrainingBackend(
                 device, group.rank == 0, fused_attention, group.in_turn, Prefetch, start)
 

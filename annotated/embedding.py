@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from annotated.recurrent import _check_ids
 
-__all__ = ["Embedding", "angles", "positional_encoding", "LearnedPositions", "halves_encoding"]
+__all__ = ["Embedding", "positional_encoding", "LearnedPositions", "halves_encoding"]
 
 
 def _look_up(weight, rows, name="ids"):
@@ -51,7 +51,7 @@ class Embedding(nn.Module):
         return x @ self.weight.T  # (B, T, vocab)
 
 
-def angles(positions, exponents):
+def _angles(positions, exponents):
     """positions / 10000 ** exponents, for every pair of the two (section 3.5).
 
     Args:
@@ -87,7 +87,7 @@ def positional_encoding(positions: Tensor, d_model: int) -> Tensor:
         ValueError: d_model is odd.
     """
     i = _pairs(d_model, positions.device)  # (d_model/2,)
-    turn = angles(positions, 2 * i / d_model)  # (..., d_model/2)
+    turn = _angles(positions, 2 * i / d_model)  # (..., d_model/2)
     both = torch.stack([turn.sin(), turn.cos()], dim=-1)  # (..., d_model/2, 2)
     return both.flatten(-2).float()  # (..., d_model)
 
@@ -120,5 +120,5 @@ def halves_encoding(positions: Tensor, d_model: int) -> Tensor:
     Args, returns and raises as `positional_encoding`.
     """
     i = _pairs(d_model, positions.device)  # (d_model/2,)
-    turn = angles(positions, i / max(d_model // 2 - 1, 1))  # (..., d_model/2)
+    turn = _angles(positions, i / max(d_model // 2 - 1, 1))  # (..., d_model/2)
     return torch.cat([turn.sin(), turn.cos()], dim=-1).float()  # (..., d_model)

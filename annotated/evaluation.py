@@ -7,17 +7,14 @@ import math
 
 import torch
 
-from annotated.decoding import evaluating
+from annotated.decoding import _evaluating
 from annotated.optimization import label_smoothed_loss
 
 __all__ = [
-    "check_lines",
-    "bleu_metric",
     "bleu",
     "chrf",
     "bleu_counts",
     "bleu_of_counts",
-    "resampled_difference",
     "paired_bootstrap",
     "cross_entropy",
     "perplexity",
@@ -26,7 +23,7 @@ __all__ = [
 ]
 
 
-def check_lines(outputs, references):
+def _check_lines(outputs, references):
     """Refuse outputs and references that cannot be compared line by line.
 
     Raises:
@@ -41,7 +38,7 @@ def check_lines(outputs, references):
                          f"got {len(outputs)} and {len(references)}")
 
 
-def bleu_metric(lowercase, tokenize):
+def _bleu_metric(lowercase, tokenize):
     """SacreBLEU's metric for one of its tokenisers; ValueError where it cannot be had."""
     from sacrebleu.metrics import BLEU
 
@@ -71,8 +68,8 @@ def bleu(outputs, references, lowercase=False, tokenize="13a"):
         TypeError: if outputs or references are one string.
         ValueError: if there are no outputs, not as many as references, or no such tokeniser.
     """
-    check_lines(outputs, references)
-    metric = bleu_metric(lowercase, tokenize)
+    _check_lines(outputs, references)
+    metric = _bleu_metric(lowercase, tokenize)
     score = metric.corpus_score(outputs, [references]).score
     return score, str(metric.get_signature())
 
@@ -93,7 +90,7 @@ def chrf(outputs, references):
     """
     from sacrebleu.metrics import CHRF
 
-    check_lines(outputs, references)
+    _check_lines(outputs, references)
     metric = CHRF()
     score = metric.corpus_score(outputs, [references]).score
     return score, str(metric.get_signature())
@@ -108,8 +105,8 @@ def bleu_counts(outputs, references, lowercase=False, tokenize="13a"):
         (B, 10): matching n-grams for n = 1 to 4, the output's n-grams for n = 1 to 4, words
         of the output and of the reference.
     """
-    check_lines(outputs, references)
-    metric = bleu_metric(lowercase, tokenize)
+    _check_lines(outputs, references)
+    metric = _bleu_metric(lowercase, tokenize)
     metric.effective_order = True  # moves a sentence's own score only; silences a warning
     scores = [metric.sentence_score(o, [wanted]) for o, wanted in zip(outputs, references)]
     rows = [[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in scores]
@@ -124,7 +121,7 @@ def bleu_of_counts(counts):
     return BLEU.compute_bleu(ngrams[:4], ngrams[4:], c, r, smooth_method="exp").score
 
 
-def resampled_difference(a, b, samples=1000, seed=0):
+def _resampled_difference(a, b, samples=1000, seed=0):
     """How far the difference of two BLEU scores moves if the test sentences are drawn anew.
 
     Args:
@@ -163,16 +160,16 @@ def paired_bootstrap(a, b, references, samples=1000, seed=0):
     Args:
         a, b: the two systems' outputs for the same sources, strings.
         references: as many strings.
-        samples, seed: as for `resampled_difference`.
+        samples, seed: as for `_resampled_difference`.
 
     Returns:
         The difference a - b in points of BLEU, its 95 % interval (low, high), and p.
 
     Raises:
-        TypeError, ValueError: as `bleu` and `resampled_difference` do.
+        TypeError, ValueError: as `bleu` and `_resampled_difference` do.
     """
     counts = [bleu_counts(outputs, references) for outputs in (a, b)]
-    return resampled_difference(*counts, samples, seed)
+    return _resampled_difference(*counts, samples, seed)
 
 
 def cross_entropy(model, batches):
@@ -187,7 +184,7 @@ def cross_entropy(model, batches):
     """
     total, tokens, pad = 0.0, 0, model.config.pad
     device = next(model.parameters()).device
-    with evaluating(model):
+    with _evaluating(model):
         for source, target in batches:
             source, target = source.to(device), target.to(device)
             logits = model(source, target[:, :-1])  # (B, T, vocab)
@@ -227,7 +224,7 @@ def accuracy(model, batches):
     """
     right, tokens, pad = 0, 0, model.config.pad
     device = next(model.parameters()).device
-    with evaluating(model):
+    with _evaluating(model):
         for source, target in batches:
             source, target = source.to(device), target.to(device)
             best = model(source, target[:, :-1]).argmax(-1)  # (B, T)

@@ -15,42 +15,12 @@ import torch
 
 from annotated.attention import attention_weights
 from annotated.data import Words, pad_batch, split_words
-from annotated.decoding import evaluating, greedy
+from annotated.decoding import _evaluating, greedy
 
-__all__ = [
-    "KINDS",
-    "attentions",
-    "recording",
-    "attention_maps",
-    "Maps",
-    "tokens",
-    "crop",
-    "look_batch",
-    "look_all",
-    "look",
-    "heatmap",
-    "COLOURS",
-    "STYLE",
-    "SCRIPT",
-    "PAGE",
-    "percent",
-    "still",
-    "Viewer",
-    "viewer",
-    "mass",
-    "position_share",
-    "interval",
-    "subjects",
-    "MODALS",
-    "word_relations",
-    "relations",
-    "without_head",
-    "links",
-    "alignment_error",
-]
+__all__ = ["attentions", "attention_maps", "Maps", "heatmap", "viewer", "without_head", "links", "alignment_error"]
 
 
-KINDS = {
+_KINDS = {
     "encoder": ("encoder", "self_attention", "encoder self-attention"),
     "decoder": ("decoder", "self_attention", "decoder self-attention"),
     "cross": ("decoder", "cross_attention", "encoder-decoder attention"),
@@ -62,7 +32,7 @@ def attentions(model, kind):
 
     Args:
         model: a Transformer.
-        kind: a key of `KINDS`.
+        kind: a key of `_KINDS`.
 
     Returns:
         list of N modules.
@@ -71,9 +41,9 @@ def attentions(model, kind):
         ValueError: there is no such kind.
         TypeError: the model has no such layers.
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
-    stack, name, _ = KINDS[kind]
+    if kind not in _KINDS:
+        raise ValueError(f"kind must be one of {', '.join(_KINDS)}, not {kind!r}")
+    stack, name, _ = _KINDS[kind]
     try:
         return [getattr(layer, name) for layer in getattr(model, stack).layers]
     except AttributeError:
@@ -82,7 +52,7 @@ def attentions(model, kind):
 
 
 @contextmanager
-def recording(model):
+def _recording(model):
     """Inside, each call of the model leaves its attention weights in a dictionary.
 
     Nothing is stored on the modules.
@@ -94,14 +64,14 @@ def recording(model):
     Returns:
         kind -> list of weights (B, h, T, S), a layer after the other.
     """
-    seen = {kind: [] for kind in KINDS}
+    seen = {kind: [] for kind in _KINDS}
 
     def hook(kind, module, x, memory, mask=None):
         Q, (K, _) = module.split(module.W_Q(x)), module.keys_values(memory)
         seen[kind].append(attention_weights(Q, K, mask))
 
     with ExitStack() as stack:
-        for kind in KINDS:
+        for kind in _KINDS:
             for module in attentions(model, kind):
                 look_in = partial(lambda kind, m, inputs: hook(kind, m, *inputs), kind)
                 stack.callback(module.register_forward_pre_hook(look_in).remove)
@@ -122,7 +92,7 @@ def attention_maps(model, source, target):
     Raises:
         TypeError, ValueError: what `attentions` or the model refuses.
     """
-    with recording(model) as seen, evaluating(model):
+    with _recording(model) as seen, _evaluating(model):
         model(source, target)
     return {kind: torch.stack(layers) for kind, layers in seen.items()}
 
@@ -152,7 +122,7 @@ class Maps:
         return self.target if kind == "decoder" else self.source
 
 
-def tokens(vocabulary, ids):
+def _tokens(vocabulary, ids):
     """The words or pieces of identifiers; a piece that continues a word begins with a dot.
 
     Args:
@@ -173,11 +143,11 @@ def tokens(vocabulary, ids):
     ]
 
 
-def crop(vocabulary, maps, b, read, written):
+def _crop(vocabulary, maps, b, read, written):
     """Sentence b of a batch, with words and without padding.
 
     Args:
-        vocabulary: for `tokens`.
+        vocabulary: for `_tokens`.
         maps: what `attention_maps` gave.
         b: which sentence.
         read: its identifiers, eos included.
@@ -194,12 +164,12 @@ def crop(vocabulary, maps, b, read, written):
     weights = {
         kind: maps[kind][:, b, :, :t, :s].cpu() for kind, (t, s) in sizes.items()
     }
-    output = tokens(vocabulary, written)
-    return Maps(tokens(vocabulary, read), [Words.markers[1], *output[:-1]], output, weights)
+    output = _tokens(vocabulary, written)
+    return Maps(_tokens(vocabulary, read), [Words.markers[1], *output[:-1]], output, weights)
 
 
-def look_batch(translator, sources, targets=None, max_len=None):
-    """`look_all` at a few sentences, in one batch; arguments and result as there."""
+def _look_batch(translator, sources, targets=None, max_len=None):
+    """`_look_all` at a few sentences, in one batch; arguments and result as there."""
     model, vocabulary = translator.model, translator.vocabulary
     bos, pad, device = model.config.bos, model.config.pad, next(model.parameters()).device
     read = [vocabulary.encode(line) for line in sources]
@@ -211,10 +181,10 @@ def look_batch(translator, sources, targets=None, max_len=None):
     target = pad_batch([[bos, *ids[:-1]] for ids in written], pad).to(device)  # (B, T)
     maps = attention_maps(model, source, target)
     pairs = enumerate(zip(read, written, strict=True))
-    return [crop(vocabulary, maps, b, *both) for b, both in pairs]
+    return [_crop(vocabulary, maps, b, *both) for b, both in pairs]
 
 
-def look_all(translator, sources, targets=None, batch=100, max_len=None):
+def _look_all(translator, sources, targets=None, batch=100, max_len=None):
     """Look at a model while it reads sentences and writes their translations.
 
     Args:
@@ -239,12 +209,12 @@ def look_all(translator, sources, targets=None, batch=100, max_len=None):
     found = []
     for start in range(0, len(sources), batch):
         part = slice(start, start + batch)
-        found += look_batch(translator, sources[part], targets and targets[part], max_len)
+        found += _look_batch(translator, sources[part], targets and targets[part], max_len)
     return found
 
 
-def look(translator, source, target=None, max_len=None):
-    """`look_all` at one sentence.
+def _look(translator, source, target=None, max_len=None):
+    """`_look_all` at one sentence.
 
     Args:
         translator: a `Translator` of a Transformer.
@@ -256,7 +226,7 @@ def look(translator, source, target=None, max_len=None):
         a `Maps`.
     """
     targets = None if target is None else [target]
-    return look_all(translator, [source], targets, max_len=max_len)[0]
+    return _look_all(translator, [source], targets, max_len=max_len)[0]
 
 
 def heatmap(axes, weights, queries, keys):
@@ -287,11 +257,11 @@ def heatmap(axes, weights, queries, keys):
     return image
 
 
-COLOURS = (
+_COLOURS = (
     "#440154 #482878 #3e4989 #31688e #26828e #1f9e89 #35b779 #6ece58 #b5de2b #fde725".split()
 )
 
-STYLE = """
+_STYLE = """
 .attention-viewer { --q: #1d6ba6; --k: #9a5a08; font: 15px/1.45 system-ui, sans-serif; max-width: 43rem; }
 :is(html[data-theme=dark], html[theme=dark], [data-jp-theme-light=false], .vscode-dark) .attention-viewer
   { --q: #6fb1e6; --k: #e6a44a; }
@@ -321,7 +291,7 @@ STYLE = """
 .attention-viewer [hidden] { display: none; }
 """
 
-SCRIPT = """
+_SCRIPT = """
 for (const box of document.querySelectorAll(".attention-viewer:not([data-ready])")) {
   box.dataset.ready = "";
   const data = JSON.parse(box.dataset.maps), at = {...data.start};
@@ -406,7 +376,7 @@ for (const box of document.querySelectorAll(".attention-viewer:not([data-ready])
 }
 """
 
-PAGE = """<!doctype html>
+_PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>Attention maps</title><style>
 body { margin: 1rem; color: #22211f; background: #fdfcf9; }
@@ -416,7 +386,7 @@ body { margin: 1rem; color: #22211f; background: #fdfcf9; }
 """
 
 
-def percent(maps):
+def _percent(maps):
     """The weights of a `Maps` in whole percent; what the causal mask hides is left out.
 
     Args:
@@ -437,7 +407,7 @@ def percent(maps):
     }
 
 
-def still(rows, queries, keys, label, cell=19):
+def _render_svg(rows, queries, keys, label, cell=19):
     """Draw one head as an SVG element, for where no script runs.
 
     Args:
@@ -449,12 +419,12 @@ def still(rows, queries, keys, label, cell=19):
     Returns:
         a string of HTML.
     """
-    left, paths = 8 + 7 * max(map(len, [*queries, *keys])), [""] * len(COLOURS)
+    left, paths = 8 + 7 * max(map(len, [*queries, *keys])), [""] * len(_COLOURS)
     for t, row in enumerate(rows):
         for s, w in enumerate(row):
             paths[min(9, w // 10)] += f"M{s} {t}h.94v.94h-.94z"
     turn = f'transform="translate({left} {left}) scale({cell})"'
-    drawn = [f'<path d="{d}" fill="{c}" {turn}/>' for d, c in zip(paths, COLOURS) if d]
+    drawn = [f'<path d="{d}" fill="{c}" {turn}/>' for d, c in zip(paths, _COLOURS) if d]
     for t, word in enumerate(queries):
         place = f'x="{left - 5}" y="{left + cell * (t + 0.7):.0f}" text-anchor="end"'
         drawn.append(f"<text {place}>{html.escape(word)}</text>")
@@ -467,7 +437,7 @@ def still(rows, queries, keys, label, cell=19):
 
 
 @dataclass(frozen=True)
-class Viewer:
+class _Viewer:
     """A page element to look at attention with, for Jupyter, the book, or a file.
 
     Args:
@@ -485,36 +455,36 @@ class Viewer:
     def data(self):
         """What the script reads."""
         names = "source", "target", "written"
-        maps = [{"title": " ".join(m.source[:-1]), "weights": percent(m)}
+        maps = [{"title": " ".join(m.source[:-1]), "weights": _percent(m)}
                 | {name: getattr(m, name) for name in names} for m in self.maps]
         start = {name: getattr(self, name) for name in ("kind", "layer", "head", "row")}
-        kinds = {kind: name for kind, (_, _, name) in KINDS.items()}
+        kinds = {kind: name for kind, (_, _, name) in _KINDS.items()}
         start |= {"sentence": 0}
-        return {"maps": maps, "start": start, "kinds": kinds, "colours": COLOURS}
+        return {"maps": maps, "start": start, "kinds": kinds, "colours": _COLOURS}
 
     def _repr_html_(self):
         first, kind = self.maps[0], self.kind
-        where = f"{KINDS[kind][2]}, layer {self.layer + 1}, head {self.head + 1}"
+        where = f"{_KINDS[kind][2]}, layer {self.layer + 1}, head {self.head + 1}"
         names = first.queries(kind), first.keys(kind)
-        rows = percent(first)[kind][self.layer][self.head]
+        rows = _percent(first)[kind][self.layer][self.head]
         data = json.dumps(self.data(), ensure_ascii=False, separators=(",", ":"))
         data = html.escape(data, quote=False).replace("'", "&#39;")
-        scale = ", ".join(COLOURS)
+        scale = ", ".join(_COLOURS)
         return f"""<div class="attention-viewer alone" data-maps='{data}'>
-<style>{STYLE}</style>
+<style>{_STYLE}</style>
 <div class="choices" hidden></div>
 <fieldset hidden><legend>Look from</legend><div class="words"></div></fieldset>
 <p class="said" role="status" hidden></p>
 <ul class="keys" aria-label="Keys and their weights" hidden></ul>
-{still(rows, *names, f"Attention map: {where}")}
+{_render_svg(rows, *names, f"Attention map: {where}")}
 <p class="scale" aria-hidden="true">0<i
   style="background:linear-gradient(90deg, {scale})"></i>1</p>
 <noscript><p>Scripts are off: this is {where}.</p></noscript>
-<script>(() => {{{SCRIPT}}})();</script></div>"""
+<script>(() => {{{_SCRIPT}}})();</script></div>"""
 
     def save(self, path):
         """Write a page that holds the viewer and needs nothing else."""
-        Path(path).write_text(PAGE.replace("BODY", self._repr_html_()), encoding="utf-8")
+        Path(path).write_text(_PAGE.replace("BODY", self._repr_html_()), encoding="utf-8")
 
 
 def viewer(maps, kind="encoder", layer=0, head=0, row=0):
@@ -522,12 +492,12 @@ def viewer(maps, kind="encoder", layer=0, head=0, row=0):
 
     Args:
         maps: a `Maps`, or a list of them, all of one model.
-        kind: a key of `KINDS`, shown first.
+        kind: a key of `_KINDS`, shown first.
         layer, head: shown first, counted from 0.
         row: the query chosen first.
 
     Returns:
-        a `Viewer`, which notebooks display and `save` writes to a file.
+        a `_Viewer`, which notebooks display and `save` writes to a file.
 
     Raises:
         ValueError: nothing to look at; or kind, layer, head or row is not there.
@@ -536,22 +506,22 @@ def viewer(maps, kind="encoder", layer=0, head=0, row=0):
     maps = [maps] if isinstance(maps, Maps) else list(maps)
     if not maps or not all(isinstance(m, Maps) for m in maps):
         error = TypeError if maps else ValueError
-        raise error("maps must be one `Maps` or more, as `look` returns them")
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
+        raise error("maps must be one `Maps` or more, as `_look` returns them")
+    if kind not in _KINDS:
+        raise ValueError(f"kind must be one of {', '.join(_KINDS)}, not {kind!r}")
     sizes = dict(zip(("layer", "head", "row"), maps[0].weights[kind].shape))
     for (name, size), value in zip(sizes.items(), (layer, head, row)):
         if not 0 <= value < size:
             raise ValueError(f"{name} must lie in 0..{size - 1}, not {value}")
-    return Viewer(maps, kind, layer, head, row)
+    return _Viewer(maps, kind, layer, head, row)
 
 
-def mass(maps, kind, relation):
+def _mass(maps, kind, relation):
     """How much each head gives to the keys of a relation.
 
     Args:
         maps: list of `Maps`.
-        kind: a key of `KINDS`.
+        kind: a key of `_KINDS`.
         relation: list of (sentence, query, keys), all counted from 0.
 
     Returns:
@@ -560,8 +530,8 @@ def mass(maps, kind, relation):
     Raises:
         ValueError: there is no such kind; the relation is empty.
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
+    if kind not in _KINDS:
+        raise ValueError(f"kind must be one of {', '.join(_KINDS)}, not {kind!r}")
     if not relation:
         raise ValueError("relation must have at least one query, not none")
     rows = [
@@ -570,11 +540,11 @@ def mass(maps, kind, relation):
     return torch.stack(rows)  # (n, N, h)
 
 
-def position_share(maps, kind, relation):
+def _position_share(maps, kind, relation):
     """What each head would give to the same keys if it went by distance alone.
 
     Args:
-        maps, kind, relation: as for `mass`.
+        maps, kind, relation: as for `_mass`.
 
     Returns:
         (n, N, h): each head's mean weight at the distance of the keys, over all maps.
@@ -582,8 +552,8 @@ def position_share(maps, kind, relation):
     Raises:
         ValueError: there is no such kind.
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
+    if kind not in _KINDS:
+        raise ValueError(f"kind must be one of {', '.join(_KINDS)}, not {kind!r}")
     wanted = {s - t for _, t, keys in relation for s in keys}
     profile = {}
     for d in wanted:
@@ -593,7 +563,7 @@ def position_share(maps, kind, relation):
     return torch.stack(rows)  # (n, N, h)
 
 
-def interval(values, sentences, samples=1000, seed=0):
+def _interval(values, sentences, samples=1000, seed=0):
     """The 95 % interval of a mean, by drawing sentences anew (the bootstrap of chapter 12).
 
     Args:
@@ -622,7 +592,7 @@ def interval(values, sentences, samples=1000, seed=0):
     return tuple(means.quantile(torch.tensor([0.025, 0.975])).tolist())
 
 
-def subjects(example):
+def _subjects(example):
     """The finite verbs of an example of the grammar, each with the head of its subject.
 
     Args:
@@ -641,10 +611,10 @@ def subjects(example):
     return found
 
 
-MODALS = ("can", "must", "will")
+_MODALS = ("can", "must", "will")
 
 
-def word_relations(example):
+def _word_relations(example):
     """What an encoder's head might look at for the sake of the words, not of their places.
 
     Args:
@@ -660,17 +630,17 @@ def word_relations(example):
     for name in ("can, must, will", "verbs in -s", "other verbs"):
         found[f"subject of {name}"] = []
     found |= {"antecedent of it": [], "antecedent of others": []}
-    for q, k in subjects(example):
+    for q, k in _subjects(example):
         word = words[q][1]
         name = "verbs in -s" if word.endswith("s") else "other verbs"
-        name = "can, must, will" if word in MODALS else name
+        name = "can, must, will" if word in _MODALS else name
         found[f"subject of {name}"].append((q, (k,)))
     for q, k in example.antecedents:
         found[f"antecedent of {'it' if words[q][1] == 'it' else 'others'}"].append((q, (k,)))
     return found
 
 
-def relations(example):
+def _relations(example):
     """What a head might look at in an example of the grammar.
 
     Args:
@@ -693,7 +663,7 @@ def relations(example):
         ("cross", "word being written"): sorted(linked.items()),
         ("cross", "word just read"): [(j + 1, keys) for j, keys in sorted(linked.items())],
     }
-    by_word = {("encoder", name): pairs for name, pairs in word_relations(example).items()}
+    by_word = {("encoder", name): pairs for name, pairs in _word_relations(example).items()}
     return dict(sorted((found | by_word).items(), key=lambda item: item[0][0] != "encoder"))
 
 
@@ -703,7 +673,7 @@ def without_head(model, kind, layer, head):
 
     Args:
         model: a Transformer.
-        kind: a key of `KINDS`.
+        kind: a key of `_KINDS`.
         layer, head: which one, counted from 0.
 
     Raises:

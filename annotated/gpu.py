@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from annotated.attention import _check_mask, _check_sizes, _check_values, scaled_dot_product_attention
-from annotated.data import Batches, plan_batches
+from annotated.data import Batches, _plan_batches
 from annotated.layers import FusedLayerNorm, LayerNorm
 from annotated.masks import causal_mask
 from annotated.multihead import AttentionDropout, MultiHeadAttention
@@ -26,16 +26,12 @@ from annotated.transformer import Config, Transformer
 __all__ = [
     "products",
     "training_flops",
-    "wait_for",
-    "calls_a_second",
     "ceilings",
     "precision_context",
     "fused_attention",
     "fused_causal_attention",
     "fuse",
-    "loss_piece",
     "Pieces",
-    "LossInPieces",
     "chunked_loss",
     "Objective",
     "StaticBatches",
@@ -74,22 +70,22 @@ def training_flops(config, S, T):
     return 3 * 2 * products(config, S, T)
 
 
-def wait_for(device):
+def _wait_for(device):
     """Wait until a GPU has done all it was given; a CPU has."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def calls_a_second(function, device, seconds=1.0):
+def _calls_a_second(function, device, seconds=1.0):
     """How often a function can be called in a second; three calls before do not count."""
     for _ in range(3):
         function()
-    wait_for(device)
+    _wait_for(device)
     began, count = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
         for _ in range(5):
             function()
-        wait_for(device)
+        _wait_for(device)
         count += 5
     return count / (time.perf_counter() - began)
 
@@ -114,9 +110,9 @@ def ceilings(device, n=8192, seconds=1.0):
         x = a.bfloat16() if name == "bfloat16" else a
         y = torch.empty_like(x)
         multiply = partial(torch.mm, x, x, out=y)
-        rates[name] = 2 * n**3 * calls_a_second(multiply, device, seconds)
+        rates[name] = 2 * n**3 * _calls_a_second(multiply, device, seconds)
     torch.set_float32_matmul_precision(before)
-    rates["copy"] = 2 * 4 * n * n * calls_a_second(lambda: b.copy_(a), device, seconds)
+    rates["copy"] = 2 * 4 * n * n * _calls_a_second(lambda: b.copy_(a), device, seconds)
     return rates
 
 
@@ -220,7 +216,7 @@ def _to_autocast(module, inputs, x):
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
-def loss_piece(x, W, target, eps, pad):
+def _loss_piece(x, W, target, eps, pad):
     """The summed loss of some positions, and its gradient by their logits (section 5.4).
 
     Args:
@@ -249,10 +245,10 @@ class Pieces:
     eps: float = 0.1
     pad: int = 0
     rows: int = 4096
-    compute: Callable = loss_piece
+    compute: Callable = _loss_piece
 
 
-class LossInPieces(torch.autograd.Function):
+class _LossInPieces(torch.autograd.Function):
     """The arithmetic of `chunked_loss`: gradients are made with the loss, piece by piece."""
 
     @staticmethod
@@ -303,7 +299,7 @@ def chunked_loss(x, W, target, pieces=None):
         raise ValueError(f"x, W and target must be {wanted}, got {shapes}")
     if pieces.rows < 1:
         raise ValueError(f"rows must be 1 or more, got {pieces.rows}")
-    return LossInPieces.apply(x.flatten(0, -2), W, target.flatten(), pieces)
+    return _LossInPieces.apply(x.flatten(0, -2), W, target.flatten(), pieces)
 
 
 class Objective(nn.Module):
@@ -317,7 +313,7 @@ class Objective(nn.Module):
         ValueError: the model has an output_bias, which the paper's has not.
     """
 
-    def __init__(self, model: Transformer, rows: int = 4096, compute: Callable = loss_piece):
+    def __init__(self, model: Transformer, rows: int = 4096, compute: Callable = _loss_piece):
         super().__init__()
         if model.config.output_bias:
             raise ValueError("the loss in pieces has no place for output_bias: train with `update`")
@@ -367,7 +363,7 @@ class StaticBatches(Batches):
         longest = self.rounded(np.asarray(lengths).astype(np.int64).max(1))  # (n,)
         budgets = self.source_tokens, self.target_tokens
         both = np.column_stack([longest, longest])  # (n, 2)
-        return plan_batches(both, *budgets, self.seed, epoch, self.workers)
+        return _plan_batches(both, *budgets, self.seed, epoch, self.workers)
 
     def __call__(self, epoch=0, position=0):
         """Yield source (rows, L) and target (rows, L + 1), see `Batches`."""

@@ -7,56 +7,13 @@ import random
 from dataclasses import dataclass, replace
 from functools import cache
 
-from annotated.data import Corpus, join_words, part_of, split_words
+from annotated.data import Corpus, _part_of, join_words, split_words
 
-__all__ = [
-    "Noun",
-    "NOUNS",
-    "KINDS",
-    "nouns_of",
-    "ADJECTIVES",
-    "Verb",
-    "VERBS",
-    "DETERMINERS",
-    "ENDINGS",
-    "PRONOUNS",
-    "AUXILIARIES",
-    "PARTICLES",
-    "Nominal",
-    "Clause",
-    "Leaf",
-    "decline",
-    "conjugate",
-    "say_nominal",
-    "say_determined",
-    "say_verb",
-    "say_auxiliary",
-    "say_complements",
-    "say_place",
-    "say_clause",
-    "german_order",
-    "english_order",
-    "Example",
-    "leaves_of",
-    "bracketed",
-    "facts_of",
-    "say",
-    "forms",
-    "count_after",
-    "count_sentences",
-    "sample_nominal",
-    "suits",
-    "sample_clause",
-    "sample_objects",
-    "referents",
-    "sample_sentence",
-    "grammar_examples",
-    "grammar_corpus",
-]
+__all__ = ["Example", "count_sentences", "sample_sentence", "grammar_examples", "grammar_corpus"]
 
 
 @dataclass(frozen=True, eq=False)
-class Noun:
+class _Noun:
     """A noun of the built-in grammar; gender `w` is masculine with the weak declension."""
 
     singular: str
@@ -67,7 +24,7 @@ class Noun:
     kind: str
 
 
-NOUNS = tuple(Noun(*entry.split(), kind) for kind, entries in {
+_NOUNS = tuple(_Noun(*entry.split(), kind) for kind, entries in {
     "person": """man men Mann Männer m, woman women Frau Frauen f, boy boys Junge Jungen w,
         father fathers Vater Väter m, mother mothers Mutter Mütter f,
         brother brothers Bruder Brüder m, sister sisters Schwester Schwestern f,
@@ -88,7 +45,7 @@ NOUNS = tuple(Noun(*entry.split(), kind) for kind, entries in {
         kitchen kitchens Küche Küchen f, castle castles Schloss Schlösser n""",
 }.items() for entry in entries.split(","))
 
-KINDS = {
+_KINDS = {
     "person": ("person",),
     "animal": ("animal",),
     "animate": ("person", "animal"),
@@ -101,19 +58,19 @@ KINDS = {
 
 
 @cache
-def nouns_of(kind):
+def _nouns_of(kind):
     """The nouns of a kind.
 
     Args:
-        kind: a key of `KINDS`.
+        kind: a key of `_KINDS`.
 
     Returns:
-        tuple of `Noun`.
+        tuple of `_Noun`.
     """
-    return tuple(noun for noun in NOUNS if noun.kind in KINDS[kind])
+    return tuple(noun for noun in _NOUNS if noun.kind in _KINDS[kind])
 
 
-ADJECTIVES = {
+_ADJECTIVES = {
     "person": {"old": "alt", "young": "jung", "tired": "müde", "hungry": "hungrig",
                "sad": "traurig", "clever": "klug"},
     "animal": {"old": "alt", "young": "jung", "tired": "müde", "hungry": "hungrig",
@@ -126,7 +83,7 @@ ADJECTIVES = {
 
 
 @dataclass(frozen=True, eq=False)
-class Verb:
+class _Verb:
     """A verb of the built-in grammar.
 
     `third` and `german_third` hold the third person, or all four present forms with
@@ -147,7 +104,7 @@ class Verb:
     place: str
 
 
-VERBS = tuple(Verb(*line.split()) for line in """
+_VERBS = tuple(_Verb(*line.split()) for line in """
 sleep sleeps slept     schlafen schläft geschlafen    haben  none      animate -        place
 wait waits waited      warten wartet gewartet         haben  none      animate -        place
 run runs run           laufen läuft gelaufen          sein   none      animate -        place
@@ -172,7 +129,7 @@ stay stays stayed      bleiben bleibt geblieben       sein   adjective any     -
 be am/are/is/are been  sein bin/bist/ist/sind gewesen sein   adjective any     -        -
 """.strip().splitlines())
 
-DETERMINERS = {
+_DETERMINERS = {
     "the": "der die das die den die das die dem der dem den".split(),
     "this": "dieser diese dieses diese diesen diese dieses diese "
             "diesem dieser diesem diesen".split(),
@@ -181,12 +138,12 @@ DETERMINERS = {
           "meinem meiner meinem meinen".split(),
 }
 
-ENDINGS = {
+_ENDINGS = {
     "weak": "e e e en en e e en en en en en".split(),
     "mixed": "er e es en en e es en en en en en".split(),
 }
 
-PRONOUNS = {
+_PRONOUNS = {
     "1": "I me ich mich mir".split(),
     "2": "you you du dich dir".split(),
     "1 plural": "we us wir uns uns".split(),
@@ -198,14 +155,14 @@ PRONOUNS = {
     "3 plural": "they them sie sie ihnen".split(),
 }
 
-AUXILIARIES = {
+_AUXILIARIES = {
     "have": ("have have has have".split(), None),
     "can": (["can"] * 4, "kann kannst kann können".split()),
     "must": (["must"] * 4, "muss musst muss müssen".split()),
     "will": (["will"] * 4, "werde wirst wird werden".split()),
 }
 
-PARTICLES = {
+_PARTICLES = {
     "adverb": {"today": "heute", "now": "jetzt",
                "sometimes": "manchmal", "perhaps": "vielleicht"},
     "conjunction": {"because": "weil", "although": "obwohl", "that": "dass"},
@@ -213,18 +170,18 @@ PARTICLES = {
 
 
 @dataclass(frozen=True, eq=False)
-class Nominal:
+class _Nominal:
     """A noun phrase, or without a determiner the pronoun that stands for one.
 
     `of` is the noun phrase a pronoun of the third person refers to.
     """
 
-    noun: Noun = None
+    noun: _Noun = None
     determiner: str = ""
     adjective: str = ""
     plural: bool = False
     person: int = 3
-    of: "Nominal" = None
+    of: "_Nominal" = None
 
     def agreement(self):
         """The column of a verb's present forms: I, you, he, they."""
@@ -240,7 +197,7 @@ class Nominal:
         return self.noun.kind if self.noun else "person"
 
     def pronoun(self):
-        """The row of `PRONOUNS` that this phrase is, or may be replaced by."""
+        """The row of `_PRONOUNS` that this phrase is, or may be replaced by."""
         if self.person < 3 or self.plural:
             return f"{self.person} plural" if self.plural else str(self.person)
         gender = self.noun.gender.replace("w", "m")
@@ -249,37 +206,37 @@ class Nominal:
 
 
 @dataclass(frozen=True, eq=False)
-class Clause:
+class _Clause:
     """What a clause says, before it is said in either language.
 
     `objects` holds pairs (Nominal, case); `conjunction` joins the subordinate `clause`.
     """
 
-    subject: Nominal
-    verb: Verb
+    subject: _Nominal
+    verb: _Verb
     auxiliary: str = ""
     objects: tuple = ()
     adjective: str = ""
-    place: Nominal = None
+    place: _Nominal = None
     conjunction: str = ""
-    clause: "Clause" = None
+    clause: "_Clause" = None
     adverb: str = ""
     question: bool = False
 
 
 @dataclass(eq=False)
-class Leaf:
+class _Leaf:
     """An English word in its tree; German words point at the leaves they translate."""
 
     word: str
-    antecedent: "Leaf" = None
+    antecedent: "_Leaf" = None
 
 
-def decline(noun, plural, case):
+def _decline(noun, plural, case):
     """The German form of a noun: dative plural in -n; weak masculines vary in the singular.
 
     Args:
-        noun: a `Noun`.
+        noun: a `_Noun`.
         plural: whether it is plural.
         case: "nom", "acc" or "dat".
 
@@ -292,11 +249,11 @@ def decline(noun, plural, case):
     return noun.german_plural + added
 
 
-def conjugate(verb):
+def _conjugate(verb):
     """The present forms of a verb in both languages.
 
     Args:
-        verb: a `Verb`.
+        verb: a `_Verb`.
 
     Returns:
         English and German, four forms each: I, you, he, they.
@@ -310,11 +267,11 @@ def conjugate(verb):
     return english, [infinitive[:-1], second, third, infinitive]
 
 
-def say_nominal(nominal, case, heads):
+def _say_nominal(nominal, case, heads):
     """Put a noun phrase or a pronoun into both languages.
 
     Args:
-        nominal: a `Nominal`.
+        nominal: a `_Nominal`.
         case: "nom", "acc" or "dat".
         heads: Nominal -> Leaf of its noun, for pronouns that come later; added to.
 
@@ -322,140 +279,140 @@ def say_nominal(nominal, case, heads):
         English tree, list of German (word, leaves).
     """
     if nominal.determiner:
-        return say_determined(nominal, case, heads)
-    english, objective, *german = PRONOUNS[nominal.pronoun()]
-    leaf = Leaf(english if case == "nom" else objective, heads.get(nominal.of))
+        return _say_determined(nominal, case, heads)
+    english, objective, *german = _PRONOUNS[nominal.pronoun()]
+    leaf = _Leaf(english if case == "nom" else objective, heads.get(nominal.of))
     return ("NP", ("PRP", leaf)), [(german[("nom", "acc", "dat").index(case)], (leaf,))]
 
 
-def say_determined(nominal, case, heads):
-    """Put determiner, perhaps adjective, and noun into both languages; as `say_nominal`."""
+def _say_determined(nominal, case, heads):
+    """Put determiner, perhaps adjective, and noun into both languages; as `_say_nominal`."""
     noun, determiner, column = nominal.noun, nominal.determiner, nominal.column(case)
-    heads[nominal] = head = Leaf(noun.plural if nominal.plural else noun.singular)
+    heads[nominal] = head = _Leaf(noun.plural if nominal.plural else noun.singular)
     tree = [("NNS" if nominal.plural else "NN", head)]
-    german = [(decline(noun, nominal.plural, case), (head,))]
+    german = [(_decline(noun, nominal.plural, case), (head,))]
     if nominal.adjective:
-        leaf = Leaf(nominal.adjective)
-        stem = ADJECTIVES[noun.kind][leaf.word].removesuffix("e")
-        ending = ENDINGS["weak" if determiner in ("the", "this") else "mixed"][column]
+        leaf = _Leaf(nominal.adjective)
+        stem = _ADJECTIVES[noun.kind][leaf.word].removesuffix("e")
+        ending = _ENDINGS["weak" if determiner in ("the", "this") else "mixed"][column]
         tree.insert(0, ("JJ", leaf))
         german.insert(0, (stem + ending, (leaf,)))
     special = {"a": "an" if tree[0][1].word[0] in "aeiou" else "a",
                "this": "these" if nominal.plural else "this"}
-    leaf = Leaf(special.get(determiner, determiner))
+    leaf = _Leaf(special.get(determiner, determiner))
     tag = "PRP$" if determiner == "my" else "DT"
-    return ("NP", (tag, leaf), *tree), [(DETERMINERS[determiner][column], (leaf,)), *german]
+    return ("NP", (tag, leaf), *tree), [(_DETERMINERS[determiner][column], (leaf,)), *german]
 
 
-def say_verb(clause):
+def _say_verb(clause):
     """Put a clause's verb and auxiliary into both languages.
 
     Args:
-        clause: a `Clause`.
+        clause: a `_Clause`.
 
     Returns:
         English (tag, Leaf) nodes, the finite one first; German finite (word, leaves);
         list of German (word, leaves) that close the clause; the separable prefix or "".
     """
     if clause.auxiliary:
-        return say_auxiliary(clause)
+        return _say_auxiliary(clause)
     verb, person = clause.verb, clause.subject.agreement()
     tag, prefix = "VBZ" if person == 2 else "VBP", verb.german.rpartition("|")[0]
-    english, german = conjugate(verb)
+    english, german = _conjugate(verb)
     if clause.question and verb.base != "be":
-        do, leaf = Leaf("does" if person == 2 else "do"), Leaf(verb.base)
+        do, leaf = _Leaf("does" if person == 2 else "do"), _Leaf(verb.base)
         return [(tag, do), ("VB", leaf)], (german[person], (do, leaf)), [], prefix
-    leaf = Leaf(english[person])
+    leaf = _Leaf(english[person])
     return [(tag, leaf)], (german[person], (leaf,)), [], prefix
 
 
-def say_auxiliary(clause):
+def _say_auxiliary(clause):
     """The same with an auxiliary: participle or infinitive closes the German clause."""
     verb, person = clause.verb, clause.subject.agreement()
-    forms, german = AUXILIARIES[clause.auxiliary]
-    auxiliary = Leaf(forms[person])
+    forms, german = _AUXILIARIES[clause.auxiliary]
+    auxiliary = _Leaf(forms[person])
     if clause.auxiliary == "have":
         perfect = {"haben": "habe hast hat haben", "sein": "bin bist ist sind"}
         german = perfect[verb.auxiliary].split()
-        tags, leaf = ("VBZ" if person == 2 else "VBP", "VBN"), Leaf(verb.participle)
+        tags, leaf = ("VBZ" if person == 2 else "VBP", "VBN"), _Leaf(verb.participle)
         word = verb.german_participle
     else:
-        tags, leaf, word = ("MD", "VB"), Leaf(verb.base), verb.german.replace("|", "")
+        tags, leaf, word = ("MD", "VB"), _Leaf(verb.base), verb.german.replace("|", "")
     english = [(tags[0], auxiliary), (tags[1], leaf)]
     return english, (german[person], (auxiliary,)), [(word, (leaf,))], ""
 
 
-def say_complements(clause, heads):
+def _say_complements(clause, heads):
     """Put objects, predicate adjective and place into both languages.
 
     Args:
-        clause: a `Clause`.
-        heads: see `say_nominal`.
+        clause: a `_Clause`.
+        heads: see `_say_nominal`.
 
     Returns:
         English trees; German (word, leaves) of pronouns; and of everything else.
     """
     trees, pronouns, others = [], [], []
     for nominal, case in clause.objects:
-        tree, german = say_nominal(nominal, case, heads)
+        tree, german = _say_nominal(nominal, case, heads)
         trees.append(tree)
         (others if nominal.determiner else pronouns).extend(german)
     if clause.adjective:
-        leaf = Leaf(clause.adjective)
+        leaf = _Leaf(clause.adjective)
         trees.append(("ADJP", ("JJ", leaf)))
-        others.append((ADJECTIVES[clause.subject.kind()][leaf.word], (leaf,)))
+        others.append((_ADJECTIVES[clause.subject.kind()][leaf.word], (leaf,)))
     if clause.place:
-        tree, german = say_place(clause.place)
+        tree, german = _say_place(clause.place)
         trees.append(tree)
         others.extend(german)
     return trees, pronouns, others
 
 
-def say_place(nominal):
+def _say_place(nominal):
     """Put "in" and a noun phrase into both languages; German contracts *in dem* to *im*.
 
     Args:
-        nominal: a `Nominal` of the kind "place".
+        nominal: a `_Nominal` of the kind "place".
 
     Returns:
         English tree, list of German (word, leaves).
     """
-    tree, ((article, links), *rest) = say_nominal(nominal, "dat", {})
-    leaf = Leaf("in")
+    tree, ((article, links), *rest) = _say_nominal(nominal, "dat", {})
+    leaf = _Leaf("in")
     start = [("in", (leaf,)), (article, links)]
     if article == "dem":
         start = [("im", (leaf, *links))]
     return ("PP", ("IN", leaf), tree), [*start, *rest]
 
 
-def say_clause(clause, heads, final=False):
+def _say_clause(clause, heads, final=False):
     """Put a clause into both languages.
 
     Args:
-        clause: a `Clause`.
-        heads: see `say_nominal`.
+        clause: a `_Clause`.
+        heads: see `_say_nominal`.
         final: whether it is a subordinate clause, whose German verb comes last.
 
     Returns:
         English trees, list of German (word, leaves).
     """
-    subject, german_subject = say_nominal(clause.subject, "nom", heads)
-    verbs, *german_verbs = say_verb(clause)
-    trees, pronouns, others = say_complements(clause, heads)
-    german = german_order(clause, german_subject, german_verbs, pronouns, others, final)
+    subject, german_subject = _say_nominal(clause.subject, "nom", heads)
+    verbs, *german_verbs = _say_verb(clause)
+    trees, pronouns, others = _say_complements(clause, heads)
+    german = _german_order(clause, german_subject, german_verbs, pronouns, others, final)
     if clause.clause:
-        leaf = Leaf(clause.conjunction)
-        inner, words = say_clause(clause.clause, heads, final=True)
+        leaf = _Leaf(clause.conjunction)
+        inner, words = _say_clause(clause.clause, heads, final=True)
         trees.append(("SBAR", ("IN", leaf), ("S", *inner)))
-        german += [(",", ()), (PARTICLES["conjunction"][leaf.word], (leaf,)), *words]
-    return english_order(clause, subject, verbs, trees), german
+        german += [(",", ()), (_PARTICLES["conjunction"][leaf.word], (leaf,)), *words]
+    return _english_order(clause, subject, verbs, trees), german
 
 
-def german_order(clause, subject, verbs, pronouns, others, final):
+def _german_order(clause, subject, verbs, pronouns, others, final):
     """Put the German parts of a clause in order: the finite verb first, second or last.
 
     Args:
-        clause: a `Clause`.
+        clause: a `_Clause`.
         subject, pronouns, others: lists of (word, leaves).
         verbs: the finite verb, what closes the clause, and the separable prefix.
         final: whether it is a subordinate clause.
@@ -473,11 +430,11 @@ def german_order(clause, subject, verbs, pronouns, others, final):
     return [*subject, (finite, links), *pronouns, *others, *closing]
 
 
-def english_order(clause, subject, verbs, trees):
+def _english_order(clause, subject, verbs, trees):
     """Put the English parts of a clause in order; a question's finite verb comes first.
 
     Args:
-        clause: a `Clause`.
+        clause: a `_Clause`.
         subject: tree of the subject.
         verbs: one or two (tag, Leaf) nodes.
         trees: what follows the verb.
@@ -502,7 +459,7 @@ class Example:
             `split_words` counts them.
         antecedents: (index of a source pronoun, index of the noun it refers to).
         tree: the English constituents in brackets, Penn style.
-        facts: who does what, see `facts_of`.
+        facts: who does what, see `_facts_of`.
     """
 
     source: str
@@ -513,72 +470,72 @@ class Example:
     facts: tuple
 
 
-def leaves_of(tree):
+def _leaves_of(tree):
     """The leaves of an English tree, from left to right.
 
     Args:
-        tree: (label, child, ...), a child a tree or a `Leaf`.
+        tree: (label, child, ...), a child a tree or a `_Leaf`.
 
     Returns:
-        list of `Leaf`.
+        list of `_Leaf`.
     """
-    if isinstance(tree, Leaf):
+    if isinstance(tree, _Leaf):
         return [tree]
-    return [leaf for child in tree[1:] for leaf in leaves_of(child)]
+    return [leaf for child in tree[1:] for leaf in _leaves_of(child)]
 
 
-def bracketed(tree):
+def _bracketed(tree):
     """Write an English tree in brackets, Penn style.
 
     Args:
-        tree: (label, child, ...), a child a tree or a `Leaf`.
+        tree: (label, child, ...), a child a tree or a `_Leaf`.
 
     Returns:
         a string such as `(NP (DT the) (NN dog))`.
     """
-    if isinstance(tree, Leaf):
+    if isinstance(tree, _Leaf):
         return tree.word
-    return f"({tree[0]} {' '.join(map(bracketed, tree[1:]))})"
+    return f"({tree[0]} {' '.join(map(_bracketed, tree[1:]))})"
 
 
-def facts_of(clause):
+def _facts_of(clause):
     """List who does what in a clause and the clause below it, whether by noun or by pronoun.
 
     Args:
-        clause: a `Clause`.
+        clause: a `_Clause`.
 
     Returns:
         tuple of (subject noun, German verb, object); the object is an English noun or
         adjective, "me", "you", "us" or ""; a clause about "I", "you" or "we" states none.
     """
-    facts = facts_of(clause.clause) if clause.clause else ()
+    facts = _facts_of(clause.clause) if clause.clause else ()
     if not clause.subject.noun:
         return facts
     thing = clause.adjective
     if clause.objects:
         last, _ = clause.objects[-1]
-        thing = last.noun.singular if last.noun else PRONOUNS[last.pronoun()][1]
+        thing = last.noun.singular if last.noun else _PRONOUNS[last.pronoun()][1]
     return ((clause.subject.noun.singular, clause.verb.german, thing), *facts)
 
 
-def say(clause):
+def _say(clause):
     """Put a whole sentence into both languages.
 
     Args:
-        clause: a `Clause`, the main one.
+        clause: a `_Clause`, the main one.
 
     Returns:
         an `Example`.
     """
-    trees, german = say_clause(clause, {})
+    trees, german = _say_clause(clause, {})
     if clause.adverb:
-        leaf = Leaf(clause.adverb)
+        leaf = _Leaf(clause.adverb)
         trees.insert(0, ("ADVP", ("RB", leaf)))
-        german.insert(0, (PARTICLES["adverb"][leaf.word], (leaf,)))
-    end = Leaf("?" if clause.question else ".")
+        german.insert(0, (_PARTICLES["adverb"][leaf.word], (leaf,)))
+    end = _Leaf("?" if clause.question else ".")
     tree = ("SQ" if clause.question else "S", *trees, (".", end))
     german.append((end.word, (end,)))
-    leaves = leaves_of(tree)
+    leaves = _leaves_of(tree)
     at = {leaf: i for i, leaf in enumerate(leaves)}
     links = sorted((at[leaf], j) for j, (_, made) in enumerate(german) for leaf in made)
     known = ((i, at[leaf.antecedent]) for i, leaf in enumerate(leaves) if leaf.antecedent)
@@ -586,35 +543,35 @@ def say(clause):
     source = join_words(leaf.word for leaf in leaves)
     target = join_words(word for word, _ in german)
     target = target[0].upper() + target[1:]
-    more = tuple(links), tuple(known), bracketed(tree), facts_of(clause)
+    more = tuple(links), tuple(known), _bracketed(tree), _facts_of(clause)
     return Example(source, target, *more)
 
 
-def forms(noun):
+def _forms(noun):
     """How many noun phrases a noun makes, of determiner, number, and adjective or none.
 
     Args:
-        noun: a `Noun`, or None for one without adjectives.
+        noun: a `_Noun`, or None for one without adjectives.
 
     Returns:
         an int.
     """
-    return (2 * len(DETERMINERS) - 1) * (1 + len(ADJECTIVES[noun.kind] if noun else ()))
+    return (2 * len(_DETERMINERS) - 1) * (1 + len(_ADJECTIVES[noun.kind] if noun else ()))
 
 
-def count_after(verb, subject):
+def _count_after(verb, subject):
     """How many ways there are to complete a clause of subject and verb, auxiliaries aside.
 
     Args:
-        verb: a `Verb` that no that-clause follows.
-        subject: a `Noun`, or None for "I", "you" and "we".
+        verb: a `_Verb` that no that-clause follows.
+        subject: a `_Noun`, or None for "I", "you" and "we".
 
     Returns:
         an int.
     """
     def count(kind, speakers=0):
-        speakers *= "person" in KINDS[kind] and subject is not None
-        return speakers + sum(forms(noun) for noun in nouns_of(kind) if noun is not subject)
+        speakers *= "person" in _KINDS[kind] and subject is not None
+        return speakers + sum(_forms(noun) for noun in _nouns_of(kind) if noun is not subject)
 
     places = count("place")
     if verb.frame == "none":
@@ -632,56 +589,56 @@ def count_sentences():
     Returns:
         an int: statements, questions and statements that begin with an adverb.
     """
-    total, bare = 0, forms(None)
-    for verb in VERBS:
-        speakers = [None] * 3 if "person" in KINDS[verb.subject] else []
-        for subject in (*nouns_of(verb.subject), *speakers):
-            adjectives = len(ADJECTIVES[subject.kind if subject else "person"])
+    total, bare = 0, _forms(None)
+    for verb in _VERBS:
+        speakers = [None] * 3 if "person" in _KINDS[verb.subject] else []
+        for subject in (*_nouns_of(verb.subject), *speakers):
+            adjectives = len(_ADJECTIVES[subject.kind if subject else "person"])
             if verb.frame == "adjective":  # predicate unlike attribute: n + n(n - 1) pairs
                 total += bare * adjectives**2 if subject else adjectives
             elif verb.frame != "that":
-                total += (forms(subject) if subject else 1) * count_after(verb, subject)
-    return total * (1 + len(AUXILIARIES)) * (2 + len(PARTICLES["adverb"]))
+                total += (_forms(subject) if subject else 1) * _count_after(verb, subject)
+    return total * (1 + len(_AUXILIARIES)) * (2 + len(_PARTICLES["adverb"]))
 
 
-def sample_nominal(rng, kind, speakers=True, avoid=()):
+def _sample_nominal(rng, kind, speakers=True, avoid=()):
     """Draw a noun phrase of a kind, now and then "I", "you" or "we".
 
     Args:
         rng: a `random.Random`.
-        kind: a key of `KINDS`.
+        kind: a key of `_KINDS`.
         speakers: whether "I", "you" and "we" may come, where persons may.
         avoid: nouns not to take.
 
     Returns:
-        a `Nominal`.
+        a `_Nominal`.
     """
-    if speakers and "person" in KINDS[kind] and rng.random() < 0.2:
+    if speakers and "person" in _KINDS[kind] and rng.random() < 0.2:
         person, plural = rng.choice([(1, False), (2, False), (1, True)])
-        return Nominal(person=person, plural=plural)
-    noun = rng.choice([noun for noun in nouns_of(kind) if noun not in avoid])
-    determiner, plural = rng.choice(list(DETERMINERS)), rng.random() < 0.35
-    adjective = rng.choice(list(ADJECTIVES[noun.kind])) if rng.random() < 0.35 else ""
-    return Nominal(noun, determiner, adjective, plural and determiner != "a")
+        return _Nominal(person=person, plural=plural)
+    noun = rng.choice([noun for noun in _nouns_of(kind) if noun not in avoid])
+    determiner, plural = rng.choice(list(_DETERMINERS)), rng.random() < 0.35
+    adjective = rng.choice(list(_ADJECTIVES[noun.kind])) if rng.random() < 0.35 else ""
+    return _Nominal(noun, determiner, adjective, plural and determiner != "a")
 
 
-def suits(verb, subject, theme):
+def _suits(verb, subject, theme):
     """Whether a verb can take these pronouns.
 
     Args:
-        verb: a `Verb`.
-        subject: a `Nominal` or None.
-        theme: a `Nominal` or None.
+        verb: a `_Verb`.
+        subject: a `_Nominal` or None.
+        theme: a `_Nominal` or None.
 
     Returns:
         a bool.
     """
     kind = "person" if verb.frame == "dat+acc" else verb.object
-    return (subject is None or subject.noun.kind in KINDS[verb.subject]) and (
-        theme is None or kind in KINDS and theme.noun.kind in KINDS[kind])
+    return (subject is None or subject.noun.kind in _KINDS[verb.subject]) and (
+        theme is None or kind in _KINDS and theme.noun.kind in _KINDS[kind])
 
 
-def sample_clause(rng, subject=None, theme=None, avoid=(), that=False):
+def _sample_clause(rng, subject=None, theme=None, avoid=(), that=False):
     """Draw a clause; a clause below it is added by `sample_sentence`.
 
     Args:
@@ -692,28 +649,28 @@ def sample_clause(rng, subject=None, theme=None, avoid=(), that=False):
         that: whether the verb is one that a that-clause follows.
 
     Returns:
-        a `Clause`.
+        a `_Clause`.
     """
-    able = [verb for verb in VERBS if suits(verb, subject, theme)]
+    able = [verb for verb in _VERBS if _suits(verb, subject, theme)]
     verb = rng.choice([verb for verb in able if (verb.frame == "that") == that])
-    subject = subject or sample_nominal(rng, verb.subject, theme is None, avoid)
-    objects = sample_objects(rng, verb, subject, theme, avoid)
-    adjectives = [word for word in ADJECTIVES[subject.kind()] if word != subject.adjective]
+    subject = subject or _sample_nominal(rng, verb.subject, theme is None, avoid)
+    objects = _sample_objects(rng, verb, subject, theme, avoid)
+    adjectives = [word for word in _ADJECTIVES[subject.kind()] if word != subject.adjective]
     adjective = rng.choice(adjectives) if verb.frame == "adjective" else ""
     placed = verb.frame == "none" or verb.place == "place" and rng.random() < 0.25
     present = 9 if subject.person < 3 else 3  # rare: the forms of "I" should be met
-    auxiliary = rng.choice([""] * present + [*AUXILIARIES])
-    place = sample_nominal(rng, "place") if placed else None
-    return Clause(subject, verb, auxiliary, objects, adjective, place)
+    auxiliary = rng.choice([""] * present + [*_AUXILIARIES])
+    place = _sample_nominal(rng, "place") if placed else None
+    return _Clause(subject, verb, auxiliary, objects, adjective, place)
 
 
-def sample_objects(rng, verb, subject, theme, avoid):
+def _sample_objects(rng, verb, subject, theme, avoid):
     """Draw the objects of a clause.
 
     Args:
         rng: a `random.Random`.
-        verb: a `Verb`.
-        subject: a `Nominal`; if it is a noun, "me", "you" and "us" may be objects.
+        verb: a `_Verb`.
+        subject: a `_Nominal`; if it is a noun, "me", "you" and "us" may be objects.
         theme: a pronoun that must be the object, the receiving one of two, or None.
         avoid: nouns not to take.
 
@@ -722,25 +679,25 @@ def sample_objects(rng, verb, subject, theme, avoid):
     """
     speakers, avoid = bool(subject.determiner), (*avoid, subject.noun)
     if verb.frame == "dat+acc":
-        receiver = theme or sample_nominal(rng, "person", speakers, avoid)
-        return (receiver, "dat"), (sample_nominal(rng, verb.object, False, avoid), "acc")
+        receiver = theme or _sample_nominal(rng, "person", speakers, avoid)
+        return (receiver, "dat"), (_sample_nominal(rng, verb.object, False, avoid), "acc")
     if verb.frame in ("acc", "dat"):
-        return ((theme or sample_nominal(rng, verb.object, speakers, avoid), verb.frame),)
+        return ((theme or _sample_nominal(rng, verb.object, speakers, avoid), verb.frame),)
     return ()
 
 
-def referents(clause):
+def _referents(clause):
     """The noun phrases of a clause that an English pronoun would point at without doubt.
 
     Args:
-        clause: a `Clause`.
+        clause: a `_Clause`.
 
     Returns:
-        list of `Nominal`: no other one of the clause has the same English pronoun.
+        list of `_Nominal`: no other one of the clause has the same English pronoun.
     """
     named = clause.subject, *(n for n, _ in clause.objects), clause.place
     nominals = [n for n in named if n and n.determiner]
-    words = [PRONOUNS[n.pronoun()][0] for n in nominals]
+    words = [_PRONOUNS[n.pronoun()][0] for n in nominals]
     clear = [n for n, word in zip(nominals, words) if words.count(word) == 1]
     return [n for n in clear if n is not clause.place]
 
@@ -752,23 +709,23 @@ def sample_sentence(rng):
         rng: a `random.Random`.
 
     Returns:
-        a `Clause`.
+        a `_Clause`.
     """
     form = rng.choice(["plain", *["question"] * 2, "adverb", "that", *["reason"] * 3])
-    main = sample_clause(rng, that=form == "that")
+    main = _sample_clause(rng, that=form == "that")
     if form == "question":
         return replace(main, question=True)
     if form == "adverb":
-        return replace(main, adverb=rng.choice(list(PARTICLES["adverb"])))
+        return replace(main, adverb=rng.choice(list(_PARTICLES["adverb"])))
     if form == "plain":
         return main
-    pronouns = [Nominal(n.noun, plural=n.plural, of=n) for n in referents(main)]
+    pronouns = [_Nominal(n.noun, plural=n.plural, of=n) for n in _referents(main)]
     roles = {}
     if pronouns and rng.random() < 0.75:
         roles[rng.choice(["subject", "theme"])] = rng.choice(pronouns)
     used = [n.noun for n in (main.subject, *(n for n, _ in main.objects))]
     conjunction = "that" if form == "that" else rng.choice(["because", "although"])
-    below = sample_clause(rng, avoid=used, **roles)
+    below = _sample_clause(rng, avoid=used, **roles)
     return replace(main, conjunction=conjunction, clause=below)
 
 
@@ -789,9 +746,9 @@ def grammar_examples(train=20000, validation=500, test=500, seed=0):
     found = {part: {} for part in wanted}
     while any(len(found[part]) < count for part, count in wanted.items()):
         clause = sample_sentence(rng)
-        part = part_of(facts_of(clause))
+        part = _part_of(_facts_of(clause))
         if part and len(found[part]) < wanted[part]:
-            example = say(clause)
+            example = _say(clause)
             if 4 <= len(split_words(example.source)) <= 20:
                 found[part][example.source] = example
     return [list(examples.values()) for examples in found.values()]

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from annotated.gpu import TrainStep
 from annotated.transformer import State, Transformer, _sentences_of
 
-__all__ = ["record_cuda_graph", "CudaGraphTrainStep", "StaticKVCache", "CudaGraphDecoder", "compile_steps"]
+__all__ = ["CudaGraphTrainStep", "StaticKVCache", "CudaGraphDecoder", "compile_steps"]
 
 
-def record_cuda_graph(work: Callable, pool=None):
+def _record_cuda_graph(work: Callable, pool=None):
     """Record what a function does on a GPU, as a CUDA graph.
 
     Args:
@@ -71,7 +71,7 @@ class CudaGraphTrainStep(TrainStep):
         weights = list(self.objective.parameters())
         before = [None if w.grad is None else w.grad.clone() for w in weights]
         drawn = torch.cuda.get_rng_state()
-        graph, loss = record_cuda_graph(partial(super().__call__, *places), self.pool)
+        graph, loss = _record_cuda_graph(partial(super().__call__, *places), self.pool)
         torch.cuda.set_rng_state(drawn)  # the passes of recording have used up random numbers
         self.pool = self.pool or graph.pool()
         for w, old in zip(weights, before):
@@ -266,7 +266,7 @@ class CudaGraphDecoder(nn.Module):
             return buffers.step(self.model)
         if buffers.graph is None:
             work = partial(buffers.step, self.model)
-            buffers.graph, buffers.logits = record_cuda_graph(work, self.pool)
+            buffers.graph, buffers.logits = _record_cuda_graph(work, self.pool)
             self.pool = self.pool or buffers.graph.pool()
         buffers.graph.replay()
         return buffers.logits

@@ -17,62 +17,25 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from annotated.data import Subwords, pad_batch
-from annotated.decoding import Translator, check_device, evaluating, greedy, select, widen
+from annotated.decoding import Translator, _check_device, _evaluating, _select, _widen, greedy
 from annotated.embedding import positional_encoding
 from annotated.files import atomic_write, read_file, read_json, write_json
 from annotated.transformer import ACTIVATIONS, Config, KVCache, State, Transformer
 
 __all__ = [
-    "torch_pairs",
-    "both_stacks",
     "to_torch",
-    "unless_equal",
-    "torch_choices",
     "from_torch",
-    "MARIAN_NAMES",
-    "marian_name",
-    "feature_order",
-    "feature_axis",
-    "REQUIRED",
-    "MARIAN_FIELDS",
-    "marian_config",
-    "read_weights",
-    "check_copies",
-    "fill",
-    "unscale",
-    "is_hub_name",
-    "is_foreign",
-    "find_folder",
     "from_marian",
     "MarianVocabulary",
-    "Generation",
-    "read_generation",
-    "Guided",
-    "continued",
-    "put_away",
-    "PublishedBeams",
-    "published_search",
     "MarianTranslator",
     "PublishedTranslator",
     "load_marian",
-    "with_biases",
-    "start_from_zero",
-    "never_pad",
-    "marian_vocabulary",
-    "marian_about",
-    "marian_tensors",
-    "write_marian",
     "to_marian",
-    "Table",
-    "traceable",
-    "EncoderGraph",
-    "StepGraph",
-    "graph_names",
     "to_onnx",
 ]
 
 
-def torch_pairs(layer, other):
+def _torch_pairs(layer, other):
     """Which of our parameters make which of a torch layer's (section 3.1).
 
     Args:
@@ -97,11 +60,11 @@ def torch_pairs(layer, other):
         yield from (([residual.norm.gain], norm.weight), ([residual.norm.bias], norm.bias))
 
 
-def both_stacks(model, theirs):
-    """The pairs of `torch_pairs` for all layers of both stacks, and of the last norms."""
+def _both_stacks(model, theirs):
+    """The pairs of `_torch_pairs` for all layers of both stacks, and of the last norms."""
     for ours, other in ((model.encoder, theirs.encoder), (model.decoder, theirs.decoder)):
         for layers in zip(ours.layers, other.layers, strict=True):
-            yield from torch_pairs(*layers)
+            yield from _torch_pairs(*layers)
         if other.norm is not None:
             yield [ours.norm.gain], other.norm.weight
             yield [ours.norm.bias], other.norm.bias
@@ -135,17 +98,17 @@ def to_torch(model):
         if isinstance(part, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
             part.dropout.p = c.P_drop_ffn
     with torch.no_grad():
-        for ours, other in both_stacks(model, theirs):
+        for ours, other in _both_stacks(model, theirs):
             other.copy_(torch.zeros_like(other) if ours[0] is None else torch.cat(ours))
     return theirs.to(next(model.parameters())).train(model.training)
 
 
-def unless_equal(decoder, encoder):
+def _unless_equal(decoder, encoder):
     """The value of `Config.N_decoder` for these depths: None where the stacks are alike."""
     return None if decoder == encoder else decoder
 
 
-def torch_choices(theirs):
+def _torch_choices(theirs):
     """What an `nn.Transformer` says of itself, as fields of a Config; see `from_torch`."""
     encoder, decoder, layer = theirs.encoder, theirs.decoder, theirs.encoder.layers[0]
     names = {f: name for name, f in ACTIVATIONS.items()} | {F.relu: "relu"}
@@ -156,7 +119,7 @@ def torch_choices(theirs):
         known = ", ".join(ACTIVATIONS)
         raise ValueError(f"theirs must have one of {known}, got {layer.activation}")
     return {
-        "N": len(encoder.layers), "N_decoder": unless_equal(len(decoder.layers), len(encoder.layers)),
+        "N": len(encoder.layers), "N_decoder": _unless_equal(len(decoder.layers), len(encoder.layers)),
         "d_model": theirs.d_model, "h": theirs.nhead,
         "d_ff": layer.linear1.out_features, "activation": names[layer.activation],
         "norm": "pre" if layer.norm_first else "post", "bias": True,
@@ -183,15 +146,15 @@ def from_torch(theirs, vocab, **fields):
     """
     if not isinstance(theirs, nn.Transformer):
         raise TypeError(f"theirs must be an nn.Transformer, got {type(theirs).__name__}")
-    model = Transformer(Config(vocab=vocab, **torch_choices(theirs), **fields))
+    model = Transformer(Config(vocab=vocab, **_torch_choices(theirs), **fields))
     with torch.no_grad():
-        for ours, other in both_stacks(model, theirs):
+        for ours, other in _both_stacks(model, theirs):
             for mine, part in zip(ours, other.chunk(len(ours))):
                 mine.copy_(part)
     return model.to(next(theirs.parameters())).train(theirs.training)
 
 
-MARIAN_NAMES = {
+_MARIAN_NAMES = {
     "encoder.layers.": "model.encoder.layers.",
     "decoder.layers.": "model.decoder.layers.",
     "source_embedding.": "model.encoder.embed_tokens.",
@@ -208,7 +171,7 @@ MARIAN_NAMES = {
 }
 
 
-def marian_name(name, shared=True):
+def _marian_name(name, shared=True):
     """What `transformers` calls one of our parameters.
 
     Args:
@@ -222,18 +185,18 @@ def marian_name(name, shared=True):
         return "model.shared.weight"
     last = 1 if name.startswith("encoder") else 2
     name = name.replace(f".add_norm.{last}.", ".add_norm.last.")
-    for ours, theirs in MARIAN_NAMES.items():
+    for ours, theirs in _MARIAN_NAMES.items():
         name = name.replace(ours, theirs)
     return name
 
 
-def feature_order(d_model):
+def _feature_order(d_model):
     """Our features in Marian's order: those that carry sines, then those with cosines."""
     even, odd = torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)
     return torch.cat([even, odd])  # (d_model,)
 
 
-def feature_axis(name):
+def _feature_axis(name):
     """Which axis of a parameter of ours runs over the d_model features; None: none does."""
     if "embedding" in name:
         return 1
@@ -242,13 +205,13 @@ def feature_axis(name):
     return 1 if name.endswith(".weight") else None
 
 
-REQUIRED = {
+_REQUIRED = {
     "normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False,
     "static_position_embeddings": True, "tie_word_embeddings": True,
     "is_encoder_decoder": True,
 }
 
-MARIAN_FIELDS = {
+_MARIAN_FIELDS = {
     "N": "encoder_layers", "d_model": "d_model", "d_ff": "encoder_ffn_dim",
     "h": "encoder_attention_heads", "vocab": "vocab_size",
     "activation": "activation_function", "P_drop": "dropout",
@@ -257,7 +220,7 @@ MARIAN_FIELDS = {
 }
 
 
-def marian_config(about, unk=1):
+def _marian_config(about, unk=1):
     """The Config that a Marian config.json describes.
 
     Args:
@@ -277,21 +240,21 @@ def marian_config(about, unk=1):
         if one != other:
             given = f"{one} and {other}"
             raise ValueError(f"encoder and decoder must have equal {name}, got {given}")
-    for name, needed in REQUIRED.items():
+    for name, needed in _REQUIRED.items():
         if about.get(name, needed) != needed:
             raise ValueError(f"config.json must have {name} {needed}, got {about[name]!r}")
     try:
-        fields = {ours: about[theirs] for ours, theirs in MARIAN_FIELDS.items()}
+        fields = {ours: about[theirs] for ours, theirs in _MARIAN_FIELDS.items()}
     except KeyError as error:
         raise ValueError(f"config.json is incomplete: it lacks {error}") from None
     fields["activation"] = str(fields["activation"]).replace("silu", "swish")
-    fields["N_decoder"] = unless_equal(about.get("decoder_layers", fields["N"]), fields["N"])
+    fields["N_decoder"] = _unless_equal(about.get("decoder_layers", fields["N"]), fields["N"])
     if not about.get("share_encoder_decoder_embeddings", True):
         fields |= {"source_vocab": fields["vocab"], "vocab": about.get("decoder_vocab_size")}
     return Config(**fields, unk=unk, eps_norm=1e-5, bias=True, output_bias=True)
 
 
-def read_weights(folder):
+def _read_weights(folder):
     """The tensors of a model folder by name, in float32; no code in the file is executed.
 
     Raises:
@@ -311,11 +274,11 @@ def read_weights(folder):
     raise ValueError(f"{folder} has no weights: {missing}")
 
 
-def check_copies(tensors, config):
+def _check_copies(tensors, config):
     """Look at tensors that say again what others say, and drop them.
 
     Args:
-        tensors: name -> tensor, those of `read_weights`.
+        tensors: name -> tensor, those of `_read_weights`.
         config: of the model that they are to fill.
 
     Raises:
@@ -325,7 +288,7 @@ def check_copies(tensors, config):
     for side in ("encoder", "decoder"):
         again = {f"model.{side}.embed_tokens.weight": matrix} if shared else {}
         if side == "decoder":
-            again["lm_head.weight"] = marian_name("target_embedding.weight", shared)
+            again["lm_head.weight"] = _marian_name("target_embedding.weight", shared)
         for name, first in again.items():
             copy = tensors.pop(name, None)
             if copy is not None and not torch.equal(copy, tensors.get(first, copy)):
@@ -333,13 +296,13 @@ def check_copies(tensors, config):
         table = tensors.pop(f"model.{side}.embed_positions.weight", None)
         if table is not None:
             d_model, positions = config.d_model, torch.arange(len(table))
-            wanted = positional_encoding(positions, d_model)[:, feature_order(d_model)]
+            wanted = positional_encoding(positions, d_model)[:, _feature_order(d_model)]
             if table.shape != wanted.shape or (table - wanted).abs().max() > 1e-3:
                 name = f"model.{side}.embed_positions.weight"
                 raise ValueError(f"{name} holds no sines and cosines")
 
 
-def fill(model, tensors):
+def _fill(model, tensors):
     """Copy Marian's tensors into our parameters, features in our order.
 
     Args:
@@ -350,8 +313,8 @@ def fill(model, tensors):
         ValueError: one is missing, left over or of another shape.
     """
     shared = model.config.source_vocab is None
-    back = feature_order(model.config.d_model).argsort()
-    wanted = {marian_name(name, shared): (name, p) for name, p in model.named_parameters()}
+    back = _feature_order(model.config.d_model).argsort()
+    wanted = {_marian_name(name, shared): (name, p) for name, p in model.named_parameters()}
     for name in [*(wanted.keys() - tensors.keys()), *(tensors.keys() - wanted.keys())]:
         what = "is missing" if name in wanted else "has no counterpart"
         raise ValueError(f"the weights do not fit config.json: {name} {what}")
@@ -363,11 +326,11 @@ def fill(model, tensors):
             if tensor.shape != p.shape:
                 shapes = f"{tuple(p.shape)}, got {tuple(tensor.shape)}"
                 raise ValueError(f"{theirs} must have the shape {shapes}")
-            axis = feature_axis(name)
+            axis = _feature_axis(name)
             p.copy_(tensor if axis is None else tensor.index_select(axis, back))
 
 
-def unscale(model):
+def _unscale(model):
     """Make a model whose embeddings were not multiplied by sqrt(d_model) one of ours.
 
     The shared matrix is divided by the root, and the decoder's last norm, which only the
@@ -382,29 +345,29 @@ def unscale(model):
         norm.bias *= root
 
 
-def is_hub_name(folder):
+def _is_hub_name(folder):
     """Whether it reads owner/model, and nothing here is called owner."""
     named = re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(folder))
     return bool(named) and not Path(folder).parent.exists()
 
 
-def is_foreign(folder):
+def _is_foreign(folder):
     """Whether `load_marian` is to load it: another library's folder, or a hub's name."""
     path = Path(folder, "config.json")
     try:
-        return "model_type" in read_json(path) if path.is_file() else is_hub_name(folder)
+        return "model_type" in read_json(path) if path.is_file() else _is_hub_name(folder)
     except ValueError:  # damaged: the book's own `load` says so
         return False
 
 
-def find_folder(folder):
+def _find_folder(folder):
     """The folder as a Path; fetched through huggingface_hub where it is a name: owner/model.
 
     Raises:
         ValueError: there is no such folder, or the model cannot be had.
     """
     path, name = Path(folder), str(folder)
-    if not is_hub_name(folder):
+    if not _is_hub_name(folder):
         if not (path / "config.json").is_file():
             raise ValueError(f"{folder} is not a model folder: it has no config.json")
         return path
@@ -432,16 +395,16 @@ def from_marian(folder):
     Raises:
         ValueError: the folder holds no such model, or one that is damaged or unlike ours.
     """
-    folder = find_folder(folder)
+    folder = _find_folder(folder)
     about = read_json(folder / "config.json")
     words = folder / "vocab.json"
-    config = marian_config(about, read_json(words).get("<unk>", 1) if words.is_file() else 1)
-    tensors = read_weights(folder)
-    check_copies(tensors, config)
+    config = _marian_config(about, read_json(words).get("<unk>", 1) if words.is_file() else 1)
+    tensors = _read_weights(folder)
+    _check_copies(tensors, config)
     model = Transformer(config).eval()
-    fill(model, tensors)
+    _fill(model, tensors)
     if not about.get("scale_embedding", False):
-        unscale(model)
+        _unscale(model)
     return model
 
 
@@ -501,7 +464,7 @@ class MarianVocabulary:
 
 
 @dataclass(frozen=True)
-class Generation:
+class _Generation:
     """How a published Marian model is to be searched (its generation_config.json).
 
     Args:
@@ -534,8 +497,8 @@ class Generation:
         return log_p.log_softmax(-1) if self.renormalise else log_p
 
 
-def read_generation(folder):
-    """The `Generation` of a MarianMT folder; older folders keep it in config.json.
+def _read_generation(folder):
+    """The `_Generation` of a MarianMT folder; older folders keep it in config.json.
 
     Raises:
         ValueError: it asks for what this search lacks, or forbids sequences of tokens.
@@ -552,18 +515,18 @@ def read_generation(folder):
     if asked:
         raise ValueError(f"{folder} asks for {', '.join(asked)}, which this search lacks")
     power = about.get("length_penalty")
-    return Generation(
+    return _Generation(
         about.get("num_beams") or 1, 1.0 if power is None else float(power),
         (about.get("max_length") or 512) - 1, tuple(ids[0] for ids in forbidden),
         about.get("forced_eos_token_id") is not None, bool(about.get("renormalize_logits")))
 
 
-class Guided(nn.Module):
-    """A model to which the rules of a `Generation` apply, whichever search asks it.
+class _Guided(nn.Module):
+    """A model to which the rules of a `_Generation` apply, whichever search asks it.
 
     Args:
         model: a Transformer, or a packed one.
-        how: the `Generation`.
+        how: the `_Generation`.
     """
 
     def __init__(self, model, how):
@@ -580,7 +543,7 @@ class Guided(nn.Module):
         return self.how.guide(logits, after.caches[0].K.shape[2], self.config.eos), after
 
 
-def continued(tokens, log_p, log_probs):
+def _continued(tokens, log_p, log_probs):
     """The 2k best continuations of k hypotheses: were half of them to end, k could go on.
 
     Args:
@@ -599,7 +562,7 @@ def continued(tokens, log_p, log_probs):
     return torch.cat([before, token[..., None]], -1), log_p, parent
 
 
-def put_away(pools, tokens, scores, ended):
+def _put_away(pools, tokens, scores, ended):
     """Move hypotheses that ended to their sentence's pool, which keeps the k best.
 
     Args:
@@ -615,13 +578,13 @@ def put_away(pools, tokens, scores, ended):
         del pools[b][k:]
 
 
-class PublishedBeams:
+class _PublishedBeams:
     """The hypotheses of a search after `transformers`: what has ended frees its place.
 
     Args:
         source: (B, S).
         config: of the model.
-        how: a `Generation`.
+        how: a `_Generation`.
     """
 
     def __init__(self, source, config, how):
@@ -638,9 +601,9 @@ class PublishedBeams:
         """Make one step, logits (B * k, vocab); returns the rows of the state to go on."""
         length, how = self.tokens.shape[-1], self.how
         log_probs = how.log_probs(logits, length, self.eos).unflatten(0, self.log_p.shape)
-        tokens, log_p, parent = continued(self.tokens, self.log_p, log_probs)
+        tokens, log_p, parent = _continued(self.tokens, self.log_p, log_probs)
         ended = (tokens[..., -1] == self.eos) | (length == how.max_len)  # (B, 2*k)
-        put_away(self.pools, tokens, log_p / length**how.power, ended)
+        _put_away(self.pools, tokens, log_p / length**how.power, ended)
         self.log_p, index = log_p.masked_fill(ended, -math.inf).topk(how.beam)  # (B, k)
         index3 = index[..., None].expand(-1, -1, length + 1)  # (B, k, length + 1)
         self.tokens = tokens.gather(1, index3)  # (B, k, length + 1)
@@ -657,25 +620,25 @@ class PublishedBeams:
         return (rows[:, None] * k + parent[rows]).flatten()
 
 
-def published_search(model, source, how):
+def _published_search(model, source, how):
     """Beam search as `transformers` does it (version 5, early_stopping=False).
 
     Args:
         model: anything with `start`, `step` and `config`.
         source: (B, S), each sentence ending in eos, padding at the end.
-        how: a `Generation`.
+        how: a `_Generation`.
 
     Returns:
         B lists of (ids, score), best first: no start token, eos last where it was reached.
     """
-    with evaluating(model):
-        beams = PublishedBeams(source, model.config, how)
+    with _evaluating(model):
+        beams = _PublishedBeams(source, model.config, how)
         everyone = torch.arange(len(source), device=source.device)  # (B,)
-        state = widen(model.start(source), everyone, how.beam)
+        state = _widen(model.start(source), everyone, how.beam)
         while beams.pools:
             logits, state = model.step(beams.tokens[..., -1].flatten(), state)  # (R, vocab)
             rows = beams.extend(logits)
-            state = select(state, rows) if len(rows) else None
+            state = _select(state, rows) if len(rows) else None
     return beams.found
 
 
@@ -685,13 +648,13 @@ class MarianTranslator(Translator):
     Args:
         model: a Transformer, of `from_marian`.
         vocabulary: a MarianVocabulary.
-        how: a `Generation`.
+        how: a `_Generation`.
         longest: a line of more tokens is translated in pieces.
     """
 
     def __init__(self, model, vocabulary, how, longest=200):
         super().__init__(model, vocabulary, longest)
-        self.how, self.quick = how, Guided(self.quick, how)
+        self.how, self.quick = how, _Guided(self.quick, how)
 
 
 class PublishedTranslator(MarianTranslator):
@@ -704,7 +667,7 @@ class PublishedTranslator(MarianTranslator):
         if beam == 1 and not k:  # nobody asks for scores
             return [[(ids, 0.0)] for ids in greedy(self.quick, source, self.how.max_len)]
         how = replace(self.how, beam=beam, power=alpha)
-        return published_search(self.quick.model, source, how)
+        return _published_search(self.quick.model, source, how)
 
 
 def load_marian(folder, device="cpu", kind=MarianTranslator):
@@ -723,25 +686,25 @@ def load_marian(folder, device="cpu", kind=MarianTranslator):
         ValueError: the folder holds no such model, or one that is damaged or unlike ours;
             or there is no such device.
     """
-    check_device(device)
-    folder = find_folder(folder)
+    _check_device(device)
+    folder = _find_folder(folder)
     model, vocabulary = from_marian(folder), MarianVocabulary(folder)
     c = model.config
     rows = c.source_vocab or c.vocab, c.vocab
     for ids, size in zip((vocabulary.source_ids, vocabulary.target_ids), rows):
         if not all(isinstance(i, int) and 0 <= i < size for i in ids.values()):
             raise ValueError(f"the vocabulary of {folder} leaves the model's 0..{size - 1}")
-    return kind(model.to(device), vocabulary, read_generation(folder))
+    return kind(model.to(device), vocabulary, _read_generation(folder))
 
 
-def with_biases(model):
+def _with_biases(model):
     """A copy of a Transformer with all the biases of Marian's, 0 where there was none."""
     twin = Transformer(replace(model.config, bias=True, output_bias=True)).eval()
     twin.load_state_dict(model.state_dict(), strict=False)
     return twin
 
 
-def start_from_zero(model):
+def _start_from_zero(model):
     """Make the embedding of the first target token 0, and leave the probabilities alone.
 
     The row is taken from every row of the target's matrix, which moves all logits of a
@@ -762,14 +725,14 @@ def start_from_zero(model):
             attention.W_O.bias += missing  # for the residual connection
 
 
-def never_pad(model):
+def _never_pad(model):
     """Let padding begin the target, with an embedding of 0, and never be said."""
     with torch.no_grad():
         model.target_embedding.weight[model.config.pad] = 0.0
         model.output_bias.bias[model.config.pad] = -1e4  # finite in half precision, too
 
 
-def marian_vocabulary(vocabulary, config):
+def _marian_vocabulary(vocabulary, config):
     """The files of a vocabulary in Marian's layout, and the order of its tokens there.
 
     Args:
@@ -801,7 +764,7 @@ def marian_vocabulary(vocabulary, config):
     return files | {"vocab.json": table}, order
 
 
-def marian_about(config, order):
+def _marian_about(config, order):
     """config.json and generation_config.json of a model, as dicts.
 
     Args:
@@ -810,12 +773,12 @@ def marian_about(config, order):
     """
     c, pad, eos = config, order.index(config.pad), order.index(config.eos)
     start = order.index(c.bos) if order == sorted(order) else pad
-    about = {theirs: getattr(c, ours) for ours, theirs in MARIAN_FIELDS.items()}
+    about = {theirs: getattr(c, ours) for ours, theirs in _MARIAN_FIELDS.items()}
     twins = {k: v for k, v in about.items() if k.startswith("encoder_")}
     about |= {k.replace("en", "de", 1): v for k, v in twins.items()}
     about["decoder_layers"] = c.decoder_layers
     ids = {"pad_token_id": pad, "eos_token_id": eos, "decoder_start_token_id": start}
-    about |= REQUIRED | ids | {"model_type": "marian", "architectures": ["MarianMTModel"]}
+    about |= _REQUIRED | ids | {"model_type": "marian", "architectures": ["MarianMTModel"]}
     about |= {"scale_embedding": True, "max_position_embeddings": 1024}
     about["decoder_vocab_size"] = c.vocab
     about["share_encoder_decoder_embeddings"] = c.source_vocab is None
@@ -824,7 +787,7 @@ def marian_about(config, order):
     return about, ids | rules | {"num_beams": 4, "max_length": 512}
 
 
-def marian_tensors(model, order):
+def _marian_tensors(model, order):
     """The parameters of a Transformer under Marian's names, all in Marian's order.
 
     Args:
@@ -835,18 +798,18 @@ def marian_tensors(model, order):
         name -> tensor.
     """
     c = model.config
-    features, shared, tensors = feature_order(c.d_model), c.source_vocab is None, {}
+    features, shared, tensors = _feature_order(c.d_model), c.source_vocab is None, {}
     for name, p in model.named_parameters():
-        tensor, axis = p.detach().cpu().float(), feature_axis(name)
+        tensor, axis = p.detach().cpu().float(), _feature_axis(name)
         tensor = tensor if axis is None else tensor.index_select(axis, features)
         if name in ("target_embedding.weight", "output_bias.bias"):
             tensor = tensor[order]
         tensor = tensor[None] if name == "output_bias.bias" else tensor
-        tensors[marian_name(name, shared)] = tensor.contiguous()
+        tensors[_marian_name(name, shared)] = tensor.contiguous()
     return tensors
 
 
-def write_marian(folder, files, tensors, about, generation):
+def _write_marian(folder, files, tensors, about, generation):
     """Write a MarianMT folder, config.json last: a folder without it is no model."""
     folder.mkdir(parents=True, exist_ok=True)
     separate = "target_vocab.json" in files
@@ -885,15 +848,15 @@ def to_marian(model, vocabulary, folder):
     for name, (given, value) in wanted.items():
         if given != value:
             raise ValueError(f"a Marian model must have {name}={value}, got {given}")
-    files, order = marian_vocabulary(vocabulary, c)
-    twin = with_biases(model)
-    start_from_zero(twin)
+    files, order = _marian_vocabulary(vocabulary, c)
+    twin = _with_biases(model)
+    _start_from_zero(twin)
     if c.pad != c.bos:
-        never_pad(twin)
-    write_marian(folder, files, marian_tensors(twin, order), *marian_about(c, order))
+        _never_pad(twin)
+    _write_marian(folder, files, _marian_tensors(twin, order), *_marian_about(c, order))
 
 
-class Table(nn.Module):
+class _Table(nn.Module):
     """Rows of a matrix, as an `Embedding` gives them, without checks.
 
     Args:
@@ -914,22 +877,22 @@ class Table(nn.Module):
         return x @ self.weight.T
 
 
-def traceable(model, positions=1024):
+def _traceable(model, positions=1024):
     """A copy of a Transformer that can be traced: tables for embeddings and positions."""
     twin, c = deepcopy(model).cpu().float().eval(), model.config
     both, root = (twin.source_embedding, twin.target_embedding), math.sqrt(c.d_model)
-    made = {embedding: Table(embedding.weight, root) for embedding in both}
+    made = {embedding: _Table(embedding.weight, root) for embedding in both}
     twin.source_embedding, twin.target_embedding = (made[embedding] for embedding in both)
     count = c.max_positions if c.positions == "learned" else positions
-    twin.positions = Table(twin.positions(torch.arange(count)))
+    twin.positions = _Table(twin.positions(torch.arange(count)))
     return twin.requires_grad_(False)
 
 
-class EncoderGraph(nn.Module):
+class _EncoderGraph(nn.Module):
     """The encoder, and the keys and values that each decoder layer makes of its output.
 
     Args:
-        model: a Transformer of `traceable`.
+        model: a Transformer of `_traceable`.
     """
 
     def __init__(self, model):
@@ -941,11 +904,11 @@ class EncoderGraph(nn.Module):
         return [x for cache in self.model.start(source).memory for x in (cache.K, cache.V)]
 
 
-class StepGraph(nn.Module):
+class _StepGraph(nn.Module):
     """One cached step of the decoder: all that it remembers goes in and out as tensors.
 
     Args:
-        model: a Transformer of `traceable`.
+        model: a Transformer of `_traceable`.
     """
 
     def __init__(self, model):
@@ -965,7 +928,7 @@ class StepGraph(nn.Module):
         return [logits, *(x for cache in state.caches for x in (cache.K, cache.V))]
 
 
-def graph_names(N):
+def _graph_names(N):
     """What inputs and outputs of the two graphs are called: past, memory and new past."""
     def both(kind):
         return [f"{kind}.{i}.{letter}" for i in range(N) for letter in "KV"]
@@ -983,9 +946,9 @@ def to_onnx(model, folder):
         model: a Transformer; inputs and outputs are float32.
         folder: made where it does not exist.
     """
-    folder, c, twin = Path(folder), model.config, traceable(model)
+    folder, c, twin = Path(folder), model.config, _traceable(model)
     folder.mkdir(parents=True, exist_ok=True)
-    past, memory, new = graph_names(c.decoder_layers)
+    past, memory, new = _graph_names(c.decoder_layers)
     source, ids = torch.full((2, 3), c.eos), torch.full((2,), c.bos)
     state = twin.start(source)
     begun = twin.step(ids, state)[1].caches
@@ -996,7 +959,7 @@ def to_onnx(model, folder):
         axes |= {name: {0: "B", 2: length} for name in names}
     export = partial(torch.onnx.export, dynamo=False, dynamic_axes=axes, opset_version=17)
     with warnings.catch_warnings(action="ignore"):  # the tracer remarks on checks of shapes
-        export(EncoderGraph(twin), (source,), folder / "encoder.onnx",
+        export(_EncoderGraph(twin), (source,), folder / "encoder.onnx",
                input_names=["source"], output_names=memory)
-        export(StepGraph(twin), (ids, source, *seen, *kept), folder / "step.onnx",
+        export(_StepGraph(twin), (ids, source, *seen, *kept), folder / "step.onnx",
                input_names=["ids", "source", *past, *memory], output_names=["logits", *new])

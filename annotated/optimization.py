@@ -9,11 +9,9 @@ import torch.nn.functional as F
 __all__ = [
     "optimizer",
     "learning_rate",
-    "check_spread",
     "spread_over_all",
     "spread_over_others",
     "spread_over_words",
-    "smoothed_loss",
     "label_smoothed_loss",
 ]
 
@@ -58,7 +56,7 @@ def learning_rate(step, d_model=512, warmup=4000, rate=1.0):
     return rate * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
-def check_spread(vocab, eps, least):
+def _check_spread(vocab, eps, least):
     """Refuse a vocabulary or an eps that leaves nothing to spread.
 
     Args:
@@ -90,7 +88,7 @@ def spread_over_all(target, vocab, eps=0.1, pad=0):
     Raises:
         ValueError: if vocab or eps leaves nothing to spread.
     """
-    check_spread(vocab, eps, 1)
+    _check_spread(vocab, eps, 1)
     shape, each = (*target.shape, vocab), eps / vocab
     goal = torch.full(shape, each, device=target.device)  # (..., vocab)
     return goal.scatter_(-1, target[..., None], 1 - eps + each)
@@ -101,7 +99,7 @@ def spread_over_others(target, vocab, eps=0.1, pad=0):
 
     Args, returns and raises as `spread_over_all`.
     """
-    check_spread(vocab, eps, 2)
+    _check_spread(vocab, eps, 2)
     shape, each = (*target.shape, vocab), eps / (vocab - 1)
     goal = torch.full(shape, each, device=target.device)  # (..., vocab)
     return goal.scatter_(-1, target[..., None], 1 - eps)
@@ -112,14 +110,14 @@ def spread_over_words(target, vocab, eps=0.1, pad=0):
 
     Args, returns and raises as `spread_over_all`; a target that is padding means nothing.
     """
-    check_spread(vocab, eps, 3)
+    _check_spread(vocab, eps, 3)
     shape, each = (*target.shape, vocab), eps / (vocab - 2)
     goal = torch.full(shape, each, device=target.device)  # (..., vocab)
     goal[..., pad] = 0.0
     return goal.scatter_(-1, target[..., None], 1 - eps)
 
 
-def smoothed_loss(logits, target, spread=spread_over_all, eps=0.1, pad=0):
+def _smoothed_loss(logits, target, spread=spread_over_all, eps=0.1, pad=0):
     """Cross-entropy against a target spread by any definition, written out (section 5.4).
 
     It holds arrays as large as the logits; `label_smoothed_loss` is the one to train with.

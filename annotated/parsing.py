@@ -14,53 +14,27 @@ from typing import NamedTuple
 
 import torch
 
-from annotated.corpora import Download, Published, verified
+from annotated.corpora import _Download, _Published, _verified
 from annotated.data import Words, pad_batch
-from annotated.decoding import greedy, select, widen
+from annotated.decoding import _select, _widen, greedy
 from annotated.files import read_file
 
 __all__ = [
-    "closed",
-    "parse_brackets",
-    "write_tree",
-    "ROOTS",
     "linearize",
-    "by_word",
     "delinearize",
-    "leaves",
-    "words_of",
-    "attempt",
     "repair",
-    "PUNCTUATION",
-    "SAME",
-    "spans",
-    "matched",
-    "BracketScore",
     "bracket_f1",
-    "cleaned",
-    "unwrapped",
-    "trees_in",
-    "unpacked",
-    "TREE_FILES",
     "read_trees",
-    "treebank",
     "TREEBANKS",
     "load_treebank",
-    "common_labels",
     "right_branching",
-    "signature",
-    "deepest",
-    "vocabularies",
-    "encode_words",
-    "encode_tree",
-    "Budget",
     "WellFormed",
     "parse_words",
-    "side_by_side",
+    "init_cross_attention_diagonal",
 ]
 
 
-def closed(parts):
+def _closed(parts):
     """Make a tree of what stood between two brackets.
 
     Args:
@@ -80,7 +54,7 @@ def closed(parts):
     return (label, "_".join(children)) if words[0] else (label, *children)
 
 
-def parse_brackets(text, name="text"):
+def _parse_brackets(text, name="text"):
     """Read trees written in Penn brackets.
 
     Args:
@@ -104,7 +78,7 @@ def parse_brackets(text, name="text"):
             if match[0] == "(":
                 stack.append([])
             else:
-                item = closed(stack.pop()) if match[0] == ")" else match[0]
+                item = _closed(stack.pop()) if match[0] == ")" else match[0]
                 stack[-1].append(item)
         except ValueError as error:
             line = text.count("\n", 0, match.start()) + 1
@@ -115,20 +89,20 @@ def parse_brackets(text, name="text"):
     return stack[0]
 
 
-def write_tree(tree):
+def _write_tree(tree):
     """Write a tree in Penn brackets.
 
     Args:
-        tree: as `parse_brackets` returns them.
+        tree: as `_parse_brackets` returns them.
 
     Returns:
         a string.
     """
-    children = (child if isinstance(child, str) else write_tree(child) for child in tree[1:])
+    children = (child if isinstance(child, str) else _write_tree(child) for child in tree[1:])
     return f"({tree[0]} {' '.join(children)})"
 
 
-ROOTS = ("", "TOP", "ROOT", "S1")  # what treebanks put around a sentence's tree
+_ROOTS = ("", "TOP", "ROOT", "S1")  # what treebanks put around a sentence's tree
 
 
 def linearize(tree):
@@ -147,12 +121,12 @@ def linearize(tree):
         if isinstance(node[1], str):
             return ["*"]
         inner = [symbol for child in node[1:] for symbol in symbols(child)]
-        return inner if node[0] in ROOTS else [f"({node[0]}", *inner, ")"]
+        return inner if node[0] in _ROOTS else [f"({node[0]}", *inner, ")"]
 
-    return [symbol for node in parse_brackets(tree, "tree") for symbol in symbols(node)]
+    return [symbol for node in _parse_brackets(tree, "tree") for symbol in symbols(node)]
 
 
-def by_word(symbols):
+def _by_word(symbols):
     """Join symbols to one token a word: what opens before it, the word, what closes after it.
 
     Args:
@@ -168,7 +142,7 @@ def delinearize(symbols, words, tags=None):
     """Make a tree of a sequence of symbols and the words.
 
     Args:
-        symbols: as `linearize` or `by_word` returns them.
+        symbols: as `linearize` or `_by_word` returns them.
         words: list of strings, one for each "*".
         tags: their parts of speech; XX by default.
 
@@ -188,11 +162,11 @@ def delinearize(symbols, words, tags=None):
         raise ValueError("there are no words, and a tree holds at least one")
     pairs = zip(tags or ["XX"] * len(words), words, strict=True)
     whole = " ".join(f"({' '.join(next(pairs))})" if part == "*" else part for part in parts)
-    trees = parse_brackets(whole, "symbols")
-    return write_tree(trees[0] if len(trees) == 1 else ("TOP", *trees))
+    trees = _parse_brackets(whole, "symbols")
+    return _write_tree(trees[0] if len(trees) == 1 else ("TOP", *trees))
 
 
-def leaves(tree):
+def _leaves(tree):
     """The words of a tree and their parts of speech.
 
     Args:
@@ -202,13 +176,13 @@ def leaves(tree):
         list of (part of speech, word), from left to right.
     """
     if isinstance(tree, str):
-        return [leaf for t in parse_brackets(tree) for leaf in leaves(t)]
+        return [leaf for t in _parse_brackets(tree) for leaf in _leaves(t)]
     if isinstance(tree[1], str):
         return [tree]
-    return [leaf for child in tree[1:] for leaf in leaves(child)]
+    return [leaf for child in tree[1:] for leaf in _leaves(child)]
 
 
-def words_of(tree):
+def _words_of(tree):
     """The words of a bracketed string.
 
     Args:
@@ -217,10 +191,10 @@ def words_of(tree):
     Returns:
         list of strings.
     """
-    return [word for _, word in leaves(tree)]
+    return [word for _, word in _leaves(tree)]
 
 
-def attempt(symbols, words):
+def _attempt(symbols, words):
     """The tree that symbols stand for, or None where they stand for none.
 
     Args:
@@ -240,7 +214,7 @@ def repair(symbols, n):
     """Make a well-formed sequence of any: drop what does not fit, close what is open.
 
     Args:
-        symbols: as `linearize` or `by_word` returns them, in any order and number.
+        symbols: as `linearize` or `_by_word` returns them, in any order and number.
         n: how many words there are.
 
     Returns:
@@ -262,12 +236,12 @@ def repair(symbols, n):
 
 
 # Parts of speech that EVALB's COLLINS.prm does not count.
-PUNCTUATION = (",", ":", "``", "''", ".")
+_PUNCTUATION = (",", ":", "``", "''", ".")
 
-SAME = {"PRT": "ADVP"}  # labels that EVALB's COLLINS.prm takes for one another
+_SAME = {"PRT": "ADVP"}  # labels that EVALB's COLLINS.prm takes for one another
 
 
-def spans(tree, skip=()):
+def _spans(tree, skip=()):
     """The labelled constituents of a tree, as EVALB counts them.
 
     Args:
@@ -287,14 +261,14 @@ def spans(tree, skip=()):
             return
         for child in node[1:]:
             visit(child)
-        if node[0] not in ROOTS and seen[1] > begin:
-            found[SAME.get(node[0], node[0]), begin, seen[1]] += 1
+        if node[0] not in _ROOTS and seen[1] > begin:
+            found[_SAME.get(node[0], node[0]), begin, seen[1]] += 1
 
     visit(tree)
     return found
 
 
-def matched(gold, predicted):
+def _matched(gold, predicted):
     """Compare a predicted tree with the right one.
 
     Args:
@@ -308,24 +282,24 @@ def matched(gold, predicted):
     Raises:
         ValueError: `gold` is not one tree.
     """
-    trees = parse_brackets(gold, "gold")
+    trees = _parse_brackets(gold, "gold")
     if len(trees) != 1:
         raise ValueError(f"gold must be one tree a sentence, got {len(trees)} "
                          f"in {gold[:60]!r}")
-    right = leaves(trees[0])
-    skip = {i for i, (tag, _) in enumerate(right) if tag in PUNCTUATION}
-    wanted = spans(trees[0], skip)
+    right = _leaves(trees[0])
+    skip = {i for i, (tag, _) in enumerate(right) if tag in _PUNCTUATION}
+    wanted = _spans(trees[0], skip)
     try:
-        (tree,) = parse_brackets(predicted or "", "predicted")
+        (tree,) = _parse_brackets(predicted or "", "predicted")
     except ValueError:
         return 0, 0, wanted.total()
-    if [word for _, word in leaves(tree)] != [word for _, word in right]:
+    if [word for _, word in _leaves(tree)] != [word for _, word in right]:
         return 0, 0, wanted.total()
-    found = spans(tree, skip)
+    found = _spans(tree, skip)
     return (wanted & found).total(), found.total(), wanted.total()
 
 
-class BracketScore(NamedTuple):
+class _BracketScore(NamedTuple):
     """Labelled precision, recall and F1, in percent."""
 
     precision: float
@@ -345,7 +319,7 @@ def bracket_f1(gold, predicted):
         predicted: as many; None stands for no tree.
 
     Returns:
-        a `BracketScore`: (precision, recall, F1), in percent, over all sentences together.
+        a `_BracketScore`: (precision, recall, F1), in percent, over all sentences together.
 
     Raises:
         TypeError: one string is given instead of a list.
@@ -358,14 +332,14 @@ def bracket_f1(gold, predicted):
     if len(gold) != len(predicted) or not len(gold):
         raise ValueError(f"gold has {len(gold)} trees and predicted {len(predicted)}: "
                          "as many are needed, 1 or more")
-    counts = zip(*map(matched, gold, predicted), strict=True)
+    counts = zip(*map(_matched, gold, predicted), strict=True)
     right, found, wanted = map(sum, counts)
     precision, recall = (100 * right / total if total else 0.0 for total in (found, wanted))
     f1 = 200 * right / (found + wanted) if found + wanted else 0.0
-    return BracketScore(precision, recall, f1)
+    return _BracketScore(precision, recall, f1)
 
 
-def cleaned(tree):
+def _cleaned(tree):
     """Drop empty nodes, function tags and indices; unary chains stay.
 
     Args:
@@ -379,12 +353,12 @@ def cleaned(tree):
         return None
     if isinstance(children[0], str):
         return tree
-    kept = [child for child in map(cleaned, children) if child]
+    kept = [child for child in map(_cleaned, children) if child]
     label = label if label.startswith("-") else re.split("[-=]", label)[0]
     return (label, *kept) if kept else None
 
 
-def unwrapped(tree):
+def _unwrapped(tree):
     """Take off the brackets around a sentence's tree; around several trees they become TOP.
 
     Args:
@@ -393,12 +367,12 @@ def unwrapped(tree):
     Returns:
         a tree.
     """
-    while tree[0] in ROOTS and len(tree) == 2 and not isinstance(tree[1], str):
+    while tree[0] in _ROOTS and len(tree) == 2 and not isinstance(tree[1], str):
         tree = tree[1]
-    return ("TOP", *tree[1:]) if tree[0] in ROOTS else tree
+    return ("TOP", *tree[1:]) if tree[0] in _ROOTS else tree
 
 
-def trees_in(text, name="text"):
+def _trees_in(text, name="text"):
     """Clean the trees of a text.
 
     Args:
@@ -409,16 +383,16 @@ def trees_in(text, name="text"):
         list of bracketed strings; a tree of nothing but empty nodes is left out.
 
     Raises:
-        ValueError: see `parse_brackets`; or there is no tree.
+        ValueError: see `_parse_brackets`; or there is no tree.
     """
-    trees = [unwrapped(tree) for tree in map(cleaned, parse_brackets(text, name)) if tree]
+    trees = [_unwrapped(tree) for tree in map(_cleaned, _parse_brackets(text, name)) if tree]
     if not trees:
         raise ValueError(f"{name} holds no tree: "
                          "it should hold lines such as (S (NN Hello))")
-    return [write_tree(tree) for tree in trees]
+    return [_write_tree(tree) for tree in trees]
 
 
-def unpacked(content, name):
+def _unpacked(content, name):
     """The text of a file, unpacked where its name ends in .gz or .xz.
 
     Args:
@@ -440,7 +414,7 @@ def unpacked(content, name):
         raise ValueError(f"{name} cannot be unpacked, it may be cut off: {error}") from None
 
 
-TREE_FILES = re.compile(r"\.(mrg|tree|trees|parse|ptb|txt)(\.gz|\.xz)?$", re.IGNORECASE)
+_TREE_FILES = re.compile(r"\.(mrg|tree|trees|parse|ptb|txt)(\.gz|\.xz)?$", re.IGNORECASE)
 
 
 def read_trees(path):
@@ -461,16 +435,16 @@ def read_trees(path):
     path = Path(path)
     files = [path]
     if path.is_dir():
-        found = (f for f in path.rglob("*") if TREE_FILES.search(f.name))
+        found = (f for f in path.rglob("*") if _TREE_FILES.search(f.name))
         files = sorted(f for f in found if f.is_file())
         if not files:
             raise ValueError(f"no trees in {path}: a folder should hold files such as "
                              "wsj_0001.mrg or train.mrg.xz")
     return [tree for file in files
-            for tree in trees_in(unpacked(read_file(file), file), file)]
+            for tree in _trees_in(_unpacked(read_file(file), file), file)]
 
 
-def treebank(name, repository, licence, table):
+def _treebank(name, repository, licence, table):
     """Describe a treebank's files.
 
     Args:
@@ -480,21 +454,21 @@ def treebank(name, repository, licence, table):
         table: lines of part, size and sha256.
 
     Returns:
-        a `Published`.
+        a `_Published`.
     """
     rows = [line.split() for line in table.strip().splitlines()]
-    files = [Download(f"{name}/{part}.mrg.xz", repository, int(size), sha)
+    files = [_Download(f"{name}/{part}.mrg.xz", repository, int(size), sha)
              for part, size, sha in rows]
 
     def parts(contents):
-        return {Path(path).name.split(".")[0]: trees_in(unpacked(content, path), path)
+        return {Path(path).name.split(".")[0]: _trees_in(_unpacked(content, path), path)
                 for path, content in contents.items()}
 
-    return Published(tuple(files), licence, parts)
+    return _Published(tuple(files), licence, parts)
 
 
 TREEBANKS = {
-    "treebank-craft": treebank(
+    "treebank-craft": _treebank(
         "treebank-craft", "https://github.com/UCDenver-ccp/CRAFT",
         "CRAFT (University of Colorado): CC BY 3.0 on the annotations.",
         """
@@ -502,7 +476,7 @@ TREEBANKS = {
         dev 127304 06f7461fe740015c09c3ab8f78326b00f91e8808d906aa5e4d1b51217e716276
         test 410892 2ad75977741ea8bf89333ff3b9197fdfb3ee167c20e7189acca7e8c803c43a84
         """),
-    "treebank-genia": treebank(
+    "treebank-genia": _treebank(
         "treebank-genia", "http://www.geniaproject.org",
         "GENIA Treebank (GENIA Project): CC BY 3.0 on the annotations.",
         """
@@ -533,10 +507,10 @@ def load_treebank(name):
         raise ValueError(f"{name} is not fetched, its publishers keep it in another form "
                          f"({file.address}): set ANNOTATED_DATA to a folder that holds "
                          f"{file.path}, or read a copy of your own with read_trees")
-    return published.read({file.path: verified(folder, file) for file in published.files})
+    return published.read({file.path: _verified(folder, file) for file in published.files})
 
 
-def common_labels(trees):
+def _common_labels(trees):
     """The commonest label of a whole sentence, and of a constituent within one.
 
     Args:
@@ -573,7 +547,7 @@ def right_branching(words, root="S", label="NP"):
     return delinearize([*tokens, ")" * len(opened)], words)
 
 
-def signature(word):
+def _signature(word):
     """The shape of a word, by which words that are too rare to be learned are told apart.
 
     Args:
@@ -590,7 +564,7 @@ def signature(word):
     return f"<{shape}:{ending}>"
 
 
-def deepest(trees):
+def _deepest(trees):
     """The greatest number of constituents, one in the other, in any of the trees.
 
     Args:
@@ -608,7 +582,7 @@ def deepest(trees):
     return most
 
 
-def vocabularies(trees, least=1):
+def _vocabularies(trees, least=1):
     """Make the two vocabularies of a parser from its training trees.
 
     Args:
@@ -617,51 +591,51 @@ def vocabularies(trees, least=1):
             that occur as often have one too.
 
     Returns:
-        `Words` of the words, and `Words` of the tokens that `by_word` makes of the trees.
+        `Words` of the words, and `Words` of the tokens that `_by_word` makes of the trees.
     """
-    counts = Counter(word for tree in trees for word in words_of(tree))
+    counts = Counter(word for tree in trees for word in _words_of(tree))
     known = {word for word, count in counts.items() if count >= least}
     shapes = Counter()
     for word in counts.keys() - known:
-        shapes[signature(word)] += counts[word]
+        shapes[_signature(word)] += counts[word]
     known |= {shape for shape, count in shapes.items() if count >= least}
-    tokens = {token for tree in trees for token in by_word(linearize(tree))}
+    tokens = {token for tree in trees for token in _by_word(linearize(tree))}
     # So that a tree of any depth can be closed.
-    ends = {"*" + ")" * n for n in range(deepest(trees) + 1)}
+    ends = {"*" + ")" * n for n in range(_deepest(trees) + 1)}
     return Words(sorted(known)), Words(sorted(tokens | ends))
 
 
-def encode_words(words, vocabulary):
+def _encode_words(words, vocabulary):
     """Turn words into identifiers, a word that is not in the vocabulary into that of its shape.
 
     Args:
         words: list of strings.
-        vocabulary: the first of `vocabularies`.
+        vocabulary: the first of `_vocabularies`.
 
     Returns:
         list of identifiers, eos last.
     """
     ids = vocabulary.ids
-    return [*(ids.get(word, ids.get(signature(word), 3)) for word in words), 2]
+    return [*(ids.get(word, ids.get(_signature(word), 3)) for word in words), 2]
 
 
-def encode_tree(tree, words, tokens):
+def _encode_tree(tree, words, tokens):
     """Turn a tree into what the model reads and what it is to write.
 
     Args:
         tree: a bracketed string.
-        words, tokens: the two `vocabularies`.
+        words, tokens: the two `_vocabularies`.
 
     Returns:
         two lists of identifiers, eos last, of equal length; a token that is not in the
         vocabulary becomes unk.
     """
-    wanted = [tokens.ids.get(token, 3) for token in by_word(linearize(tree))]
-    return encode_words(words_of(tree), words), [*wanted, 2]
+    wanted = [tokens.ids.get(token, 3) for token in _by_word(linearize(tree))]
+    return _encode_words(_words_of(tree), words), [*wanted, 2]
 
 
 @dataclass
-class Budget:
+class _Budget:
     """What `WellFormed` remembers of R hypotheses.
 
     Args:
@@ -676,13 +650,13 @@ class Budget:
 
     def select(self, rows):
         """Go on with hypotheses `rows`, (R',)."""
-        return Budget(select(self.state, rows), self.depth[rows], self.left[rows])
+        return _Budget(_select(self.state, rows), self.depth[rows], self.left[rows])
 
     def repeat(self, k):
         """k hypotheses in the place of each one."""
         rows = torch.arange(len(self.depth), device=self.depth.device)
         depth, left = (x.repeat_interleave(k) for x in (self.depth, self.left))  # (R * k,)
-        return Budget(widen(self.state, rows, k), depth, left)
+        return _Budget(_widen(self.state, rows, k), depth, left)
 
 
 class WellFormed:
@@ -690,7 +664,7 @@ class WellFormed:
 
     Args:
         model: anything with `start`, `step` and `config`, whose sources are words and eos.
-        tokens: the vocabulary of its outputs, see `vocabularies`.
+        tokens: the vocabulary of its outputs, see `_vocabularies`.
     """
 
     def __init__(self, model, tokens):
@@ -718,7 +692,7 @@ class WellFormed:
     def start(self, source):
         """State before the first token; source (B, S)."""
         left = (source != self.config.pad).sum(1) - 1  # (B,)
-        return Budget(self.model.start(source), torch.zeros_like(left), left)
+        return _Budget(self.model.start(source), torch.zeros_like(left), left)
 
     def step(self, ids, state):
         """Logits (R, vocab), -inf where no tree goes on, and the state after ids, (R,)."""
@@ -726,7 +700,7 @@ class WellFormed:
         depth = state.depth + self.rise[ids]  # (R,)
         left = state.left - self.word[ids].long()  # (R,)
         logits = logits.masked_fill(~self.allowed(depth, left), -torch.inf)
-        return logits, Budget(inner, depth, left)
+        return logits, _Budget(inner, depth, left)
 
     def allowed(self, depth, left):
         """Which tokens may come next, (R, vocab)."""
@@ -744,12 +718,12 @@ def parse_words(model, sentences, words, tokens, search=greedy, size=4000):
     Args:
         model: a trained one, or a `WellFormed`.
         sentences: lists of words.
-        words, tokens: the two `vocabularies`.
+        words, tokens: the two `_vocabularies`.
         search: f(model, source) -> lists of identifiers.
         size: words of a batch, padding counted.
 
     Returns:
-        as many lists of tokens, in the same order, for `delinearize`, `attempt` or `repair`.
+        as many lists of tokens, in the same order, for `delinearize`, `_attempt` or `repair`.
     """
     device = next(getattr(model, "model", model).parameters()).device
     order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]), reverse=True)
@@ -757,14 +731,14 @@ def parse_words(model, sentences, words, tokens, search=greedy, size=4000):
     while order:
         rows = max(1, size // (len(sentences[order[0]]) + 1))
         batch, order = order[:rows], order[rows:]
-        source = pad_batch([encode_words(sentences[i], words) for i in batch])  # (B, S)
+        source = pad_batch([_encode_words(sentences[i], words) for i in batch])  # (B, S)
         for i, ids in zip(batch, search(model, source.to(device)), strict=True):
             found[i] = [tokens.words[k] for k in ids if k != model.config.eos]
     return [found[i] for i in range(len(sentences))]
 
 
 @torch.no_grad()
-def side_by_side(model, gain=2.0):
+def init_cross_attention_diagonal(model, gain=2.0):
     """Start the decoder looking at the source position that has its own number.
 
     Where each position has a vector unlike the others', equal projections for queries and

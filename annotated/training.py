@@ -28,22 +28,11 @@ from annotated.optimization import label_smoothed_loss, learning_rate, optimizer
 __all__ = [
     "Recipe",
     "update",
-    "read_later",
-    "stream",
     "list_checkpoints",
-    "discard",
-    "prune",
-    "writing",
     "save_checkpoint",
-    "reading",
     "load_checkpoint",
-    "load_newest",
-    "stopping",
-    "Log",
-    "not_finite",
     "Run",
     "TrainingBackend",
-    "Report",
     "train",
     "average",
 ]
@@ -122,7 +111,7 @@ def update(model, adam, batches):
     return total, tokens
 
 
-def read_later(value):
+def _read_later(value):
     """Begin to copy a number from its device; the result, when called, waits for it.
 
     Args:
@@ -143,7 +132,7 @@ def read_later(value):
     return read
 
 
-def stream(batches, epoch=0, position=0):
+def _stream(batches, epoch=0, position=0):
     """Batch after batch, epoch after epoch, from a given place on.
 
     Args:
@@ -173,14 +162,14 @@ def list_checkpoints(folder):
     return sorted(path for path in found if path.name.isdecimal())
 
 
-def discard(checkpoint):
+def _discard(checkpoint):
     """Remove a checkpoint, out of sight first, so that it is never seen in part."""
     away = checkpoint.with_name(f".{checkpoint.name}.part")
     checkpoint.rename(away)
     shutil.rmtree(away)
 
 
-def prune(folder, keep, every=1):
+def _prune(folder, keep, every=1):
     """Keep the newest checkpoint and the last planned ones; of the newest two the optimizer.
 
     Args:
@@ -193,13 +182,13 @@ def prune(folder, keep, every=1):
     stay = sorted({*planned[-keep:], *found[-1:]})
     for old in found:
         if old not in stay:
-            discard(old)
+            _discard(old)
     for old in stay[:-2]:
         (old / "adam.safetensors").unlink(missing_ok=True)
 
 
 @contextmanager
-def writing(folder):
+def _disk_errors(folder):
     """Inside, a disk that takes no more raises an error that says what is kept.
 
     Raises:
@@ -225,7 +214,7 @@ def save_checkpoint(folder, model, adam, progress, keep=5, every=1):
         folder: of the training.
         model, adam: whose numbers are kept.
         progress: a dict for JSON; its "step" names the checkpoint.
-        keep, every: which checkpoints stay, see `prune`.
+        keep, every: which checkpoints stay, see `_prune`.
 
     Raises:
         OSError: if the disk takes no more; earlier checkpoints are then as they were.
@@ -233,17 +222,17 @@ def save_checkpoint(folder, model, adam, progress, keep=5, every=1):
     states = adam.state_dict()["state"].items()
     moments = {f"{i}.{name}": value for i, state in states for name, value in state.items()}
     checkpoints = Path(folder, "checkpoints")
-    with writing(folder):
+    with _disk_errors(folder):
         with atomic_write(checkpoints / f"{progress['step']:07d}") as fresh:
             fresh.mkdir()
             save_model(model, str(fresh / "model.safetensors"))
             save_file(moments, fresh / "adam.safetensors")
             (fresh / "progress.json").write_text(json.dumps(progress))
-        prune(folder, keep, every)
+        _prune(folder, keep, every)
 
 
 @contextmanager
-def reading(checkpoint):
+def _checkpoint_errors(checkpoint):
     """Inside, whatever is wrong with a checkpoint's files is a ValueError that names it."""
     try:
         yield
@@ -259,7 +248,7 @@ def load_checkpoint(checkpoint, model, adam):
     Raises:
         ValueError: if the weights do not fit the model, or a file is damaged.
     """
-    with reading(checkpoint):
+    with _checkpoint_errors(checkpoint):
         load_model(model, str(checkpoint / "model.safetensors"))
         moments = load_file(checkpoint / "adam.safetensors")
         progress = read_json(checkpoint / "progress.json")
@@ -271,7 +260,7 @@ def load_checkpoint(checkpoint, model, adam):
     return progress
 
 
-def load_newest(folder, model, adam):
+def _load_newest(folder, model, adam):
     """Go back to the newest checkpoint; if it is damaged, with a warning, to the one before.
 
     Returns:
@@ -291,7 +280,7 @@ def load_newest(folder, model, adam):
             continue
         for useless in damaged:  # it will be made again
             warnings.warn(f"{message}; going on from {checkpoint.name}", stacklevel=2)
-            discard(useless)
+            _discard(useless)
         return progress
     if damaged:
         raise ValueError(message)
@@ -299,7 +288,7 @@ def load_newest(folder, model, adam):
 
 
 @contextmanager
-def stopping():
+def _stop_signals():
     """A list, empty until an interrupt or a request to terminate comes: then its time.
 
     Raises:
@@ -327,7 +316,7 @@ def stopping():
             signal.signal(s, handler)
 
 
-class Log:
+class _Log:
     """A file of JSON lines that begins where training begins or resumes.
 
     Args:
@@ -351,24 +340,24 @@ class Log:
                     self.lines.append(line)
             except (ValueError, KeyError, TypeError):  # cut short by a crash
                 break
-        with writing(folder), atomic_write(self.path) as fresh:
+        with _disk_errors(folder), atomic_write(self.path) as fresh:
             fresh.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
 
     def add(self, **line):
         """Append a line."""
         self.lines.append(line)
         if self.folder is not None:
-            with writing(self.folder), self.path.open("a") as file:
+            with _disk_errors(self.folder), self.path.open("a") as file:
                 file.write(json.dumps(line) + "\n")
 
     def flush(self):
         """Wait until every line is on the disk."""
         if self.folder is not None:
-            with writing(self.folder):
+            with _disk_errors(self.folder):
                 fsync(self.path)
 
 
-def not_finite(what, folder, step, place):
+def _not_finite(what, folder, step, place):
     """The error that names the update, the batch and the last good checkpoint.
 
     Args:
@@ -410,17 +399,17 @@ class Run:
             return
         if not all(p.isfinite().all() for p in self.model.parameters()):
             place = self.epoch, self.position
-            raise not_finite("a weight is not finite", self.folder, self.step, place)
+            raise _not_finite("a weight is not finite", self.folder, self.step, place)
         progress = {"step": self.step, "epoch": self.epoch, "position": self.position}
         save_checkpoint(self.folder, self.model, self.adam, progress, keep, every)
 
     def resume(self, keep, every=1):
         """Go on from the newest checkpoint, if any; prune, in case a kill left that undone."""
         if self.folder is not None:
-            progress = load_newest(self.folder, self.model, self.adam) or {}
+            progress = _load_newest(self.folder, self.model, self.adam) or {}
             for name, value in progress.items():
                 setattr(self, name, value)
-            prune(self.folder, keep, every)
+            _prune(self.folder, keep, every)
         return self
 
     def advance(self, coming, recipe):
@@ -438,7 +427,7 @@ class Run:
             pairs = [batch[:2] for batch in batches]
             loss, tokens = self.update(self.model, self.adam, pairs)
         except FloatingPointError as error:
-            raise not_finite(error, self.folder, self.step, batches[-1][-1]) from None
+            raise _not_finite(error, self.folder, self.step, batches[-1][-1]) from None
         return {"step": self.step, "loss": loss, "tokens": tokens, "rate": rate}
 
 
@@ -463,7 +452,7 @@ class TrainingBackend:
     start: Callable = Run
 
 
-class Report:
+class _Report:
     """Log and progress bar of a run; a GPU's losses are read one update late.
 
     Args:
@@ -483,7 +472,7 @@ class Report:
     def add(self, line):
         """Take the line of an update; write those whose turn has come."""
         place = self.run.epoch, self.run.position
-        self.waiting.append((line, read_later(line["loss"]), place))
+        self.waiting.append((line, _read_later(line["loss"]), place))
         self.settle(self.late)
 
     def settle(self, late=0):
@@ -492,7 +481,7 @@ class Report:
             line, read, place = self.waiting.popleft()
             if not math.isfinite(loss := read()):
                 what = f"the loss is {loss:.3g}"
-                raise not_finite(what, self.run.folder, line["step"], place)
+                raise _not_finite(what, self.run.folder, line["step"], place)
             self.log.add(**{**line, "loss": round(loss, 6)})
             self.tokens += line["tokens"]
             speed = f"{self.tokens / (time.monotonic() - self.began):,.0f}/s"
@@ -528,9 +517,9 @@ def train(model, recipe, batches, folder=None, evaluate=None, start=Run):
         ValueError: if the folder's checkpoints are damaged or another model's.
     """
     run = start(model, optimizer(model, recipe.beta1, recipe.beta2, recipe.eps), folder)
-    log = Log(folder, run.resume(recipe.keep, recipe.save_every).step)
-    report, coming = Report(log, run, recipe.steps), stream(batches, run.epoch, run.position)
-    with report.bar, stopping() as signals:
+    log = _Log(folder, run.resume(recipe.keep, recipe.save_every).step)
+    report, coming = _Report(log, run, recipe.steps), _stream(batches, run.epoch, run.position)
+    with report.bar, _stop_signals() as signals:
         while run.step < recipe.steps:
             report.add(run.advance(coming, recipe))
             last = run.step == recipe.steps
@@ -569,7 +558,7 @@ def average(model, folder, k=5):
         raise ValueError(f"no checkpoint in {Path(folder, 'checkpoints')}: train first")
     sums = {}
     for checkpoint in found:
-        with reading(checkpoint):
+        with _checkpoint_errors(checkpoint):
             path = checkpoint / "model.safetensors"
             load_model(model, str(path))  # refuses another model's
             for name, value in load_file(path).items():

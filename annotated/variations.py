@@ -14,24 +14,13 @@ from annotated.multihead import MultiHeadAttention
 from annotated.recurrent import additive_scores
 from annotated.transformer import BASE, Transformer
 
-__all__ = [
-    "T_975",
-    "prediction_interval",
-    "Variation",
-    "TABLE_3",
-    "AdditiveHeads",
-    "BilinearHeads",
-    "SCORES",
-    "PRE_NORM",
-    "PRESETS",
-    "shrink",
-]
+__all__ = ["Variation", "TABLE_3", "AdditiveHeads", "BilinearHeads", "RELEASED_PRESETS", "shrink"]
 
 
-T_975 = (math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+_T_975 = (math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
-def prediction_interval(values):
+def _prediction_interval(values):
     """Where one more value of the same kind lies with probability 0.95, if they are normal.
 
     Args:
@@ -44,11 +33,11 @@ def prediction_interval(values):
         ValueError: there are fewer than 2 values, or more than 11.
     """
     n = len(values)
-    if not 2 <= n <= len(T_975):
-        raise ValueError(f"values must be 2 to {len(T_975)} numbers, got {n}")
+    if not 2 <= n <= len(_T_975):
+        raise ValueError(f"values must be 2 to {len(_T_975)} numbers, got {n}")
     mean = sum(values) / n
     std = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
-    reach = T_975[n - 1] * std * math.sqrt(1 + 1 / n)
+    reach = _T_975[n - 1] * std * math.sqrt(1 + 1 / n)
     return mean - reach, mean + reach
 
 
@@ -149,17 +138,17 @@ class BilinearHeads(nn.Module):
         return masked_softmax(scores, mask) @ V  # (B, h, T, d_v)
 
 
-SCORES = {
+_SCORES = {
     "additive": Variation(scores=AdditiveHeads),
     "bilinear": Variation(scores=BilinearHeads),
 }
 
-PRE_NORM = {
+_PRE_NORM = {
     f"pre-norm {row}": Variation(TABLE_3[row].changes | {"norm": "pre", "final_norm": True})
     for row in ("base", "C N=2", "C N=8")
 }
 
-PRESETS = {
+RELEASED_PRESETS = {
     "paper": Variation(),
     "t2t_v1": Variation(
         {"positions": "halves", "bias": True, "eps_ls": 0.1 * BASE.vocab / (BASE.vocab - 1)},

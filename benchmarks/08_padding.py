@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from annotated.corpora import load_corpus
-from annotated.data import Subwords, plan_batches
+from annotated.data import Subwords, _plan_batches
 from annotated.records import Record, about_corpus
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,7 +44,7 @@ def count(corpus, args):
     """The lengths of the corpus, and what both ways to make batches pad."""
     subwords = Subwords.train((text for pair in corpus.train for text in pair), args.vocab)
     lengths = np.array([(len(subwords.encode(s)), len(subwords.encode(t))) for s, t in corpus.train])
-    sorted_plan = list(plan_batches(lengths, args.tokens, args.tokens, args.seed))
+    sorted_plan = list(_plan_batches(lengths, args.tokens, args.tokens, args.seed))
     shuffled = list(range(len(lengths)))
     random.Random(args.seed).shuffle(shuffled)
     rows = math.ceil(len(lengths) / len(sorted_plan))

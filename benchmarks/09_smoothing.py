@@ -26,7 +26,7 @@ from script import run
 
 from annotated.corpora import load_corpus
 from annotated.data import Subwords, token_batches
-from annotated.decoding import Translator, evaluating
+from annotated.decoding import Translator, _evaluating
 from annotated.evaluation import bleu
 from annotated.files import sha256_of
 from annotated.records import Record, about_corpus
@@ -45,7 +45,7 @@ def teacher_forced(model, batches):
         and the entropy of the predictions (nats), which is how unsure the model is.
     """
     total, tokens = torch.zeros(3, dtype=torch.float64), 0
-    with evaluating(model):
+    with _evaluating(model):
         for source, target in batches:
             log_p = model(source, target[:, :-1]).log_softmax(-1)  # (B, T, vocab)
             wanted = target[:, 1:]

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from peers import EndlessTransformer, keep_memory, summary, take_turns
 
-from annotated.decoding import PackedLinear, beam_search, greedy, packed
+from annotated.decoding import _PackedLinear, beam_search, greedy, packed
 from annotated.records import Record
 from annotated.transformer import BASE
 
@@ -32,7 +32,7 @@ def calls_of(model, search):
         shape = given[0].shape
         calls.append((layer, inputs.setdefault(shape, torch.randn(shape))))
 
-    layers = [layer for layer in model.modules() if isinstance(layer, PackedLinear)]
+    layers = [layer for layer in model.modules() if isinstance(layer, _PackedLinear)]
     hooks = [layer.register_forward_hook(note) for layer in layers]
     search()
     for hook in hooks:

@@ -28,7 +28,7 @@ import torch
 from annotated.corpora import load_corpus
 from annotated.data import pad_batch
 from annotated.decoding import cannot_improve, hypotheses, length_penalty, load, when_full
-from annotated.evaluation import bleu, bleu_counts, resampled_difference
+from annotated.evaluation import _resampled_difference, bleu, bleu_counts
 from annotated.records import Record, about_corpus, about_model
 
 BEAMS = [1, 2, 4, 8, 16]
@@ -80,7 +80,7 @@ def row(beam, alpha, best, translator, references, greedy_counts):
     """One line of the table."""
     outputs = [translator.vocabulary.decode(ids) for ids, _ in best]
     counts = bleu_counts(outputs, references)
-    difference, interval, _ = resampled_difference(counts, greedy_counts if beam > 1 else counts)
+    difference, interval, _ = _resampled_difference(counts, greedy_counts if beam > 1 else counts)
     words, wanted = counts[:, 8:].sum(0).tolist()
     return {
         "beam": beam, "alpha": alpha, "bleu": bleu(outputs, references)[0],

@@ -23,7 +23,7 @@ from annotated.grammar import grammar_corpus
 from annotated.optimization import learning_rate, optimizer
 from annotated.records import Record
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
-from annotated.training import stream, update
+from annotated.training import _stream, update
 from annotated.transformer import TINY, Transformer
 
 RATES = {"Transformer": (0.2, 0.4, 0.8), "RecurrentSeq2Seq": (1.0, 2.0, 4.0)}
@@ -40,7 +40,7 @@ def build(name, vocab, seed):
 
 def fit_for(model, batches, rate, seconds):
     """Train for so many seconds and take the mean of the last weights (section 6.1); returns the number of updates."""
-    adam, coming, steps, last = optimizer(model), stream(batches), 0, deque(maxlen=5)
+    adam, coming, steps, last = optimizer(model), _stream(batches), 0, deque(maxlen=5)
     until = time.monotonic() + seconds
     with tqdm(unit="step", desc=type(model).__name__) as bar:
         while time.monotonic() < until:

@@ -17,8 +17,8 @@ import torch
 
 from annotated.corpora import load_corpus
 from annotated.data import make_batch
-from annotated.decoding import Translator, evaluating, load
-from annotated.evaluation import accuracy, bleu, bleu_counts, chrf, cross_entropy, resampled_difference
+from annotated.decoding import Translator, _evaluating, load
+from annotated.evaluation import _resampled_difference, accuracy, bleu, bleu_counts, chrf, cross_entropy
 from annotated.records import Record, about_corpus, about_model
 from annotated.training import average
 
@@ -78,7 +78,7 @@ def scorings(outputs, translations):
 
 def compare(counts, base, samples):
     """The difference of two scores with its interval, in points of BLEU."""
-    difference, (low, high), p = resampled_difference(counts, base, samples)
+    difference, (low, high), p = _resampled_difference(counts, base, samples)
     return {"difference": round(difference, 2), "low": round(low, 2), "high": round(high, 2), "p": round(p, 4)}
 
 
@@ -88,7 +88,7 @@ def guided(translator, sources, references):
     pairs = [(encode(source), encode(wanted)) for source, wanted in zip(sources, references, strict=True)]
     batches = [make_batch(pairs[start : start + 50]) for start in range(0, len(pairs), 50)]
     outputs = []
-    with evaluating(model):
+    with _evaluating(model):
         for source, target in batches:
             best = model(source, target[:, :-1]).argmax(-1)  # (B, T)
             lengths = (target[:, 1:] != model.config.pad).sum(1).tolist()

@@ -22,11 +22,11 @@ from tqdm import tqdm
 
 from annotated.comparison import (
     Convolution,
-    kept_bytes,
+    _kept_bytes,
+    _table_layers,
     multiplications,
     restricted_attention,
     separable_convolution,
-    table_layers,
 )
 from annotated.layers import FeedForward
 from annotated.multihead import MultiHeadAttention
@@ -60,7 +60,7 @@ def look_around(x, r):
 
 def layers(d):
     """Table 1, and what stands around attention in the model."""
-    return table_layers(d, K, R) | {
+    return _table_layers(d, K, R) | {
         "recurrent": Lstm(d, d, batch_first=True),
         "self-attention with projections": SelfAttention(d, d // HEAD),
         "feed-forward": FeedForward(d, 4 * d),
@@ -108,7 +108,7 @@ def measure(functions, n, d, args):
         times = milliseconds(functions, x, args.budget, args.most)
         peaks = {name: peak_bytes(f, x) for name, f in functions.items()}
     return [
-        {"layer": name, "n": n, "d": d, "ms": times[name], "peak": peaks[name], "kept": kept_bytes(f, x)}
+        {"layer": name, "n": n, "d": d, "ms": times[name], "peak": peaks[name], "kept": _kept_bytes(f, x)}
         for name, f in functions.items()
     ]
 

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from annotated.corpora import load_corpus
 from annotated.data import Subwords, token_batches
-from annotated.decoding import evaluating
+from annotated.decoding import _evaluating
 from annotated.evaluation import cross_entropy
 from annotated.records import Record, about_corpus
 from annotated.training import train
@@ -45,7 +45,7 @@ STACKS = [(kind, N) for N in (1, 3, 4, 6) for kind in KINDS if N > 3 or kind in 
 def likeness(model, batches):
     """The mean cosine between the encoder's outputs at two positions of a sentence."""
     found = []
-    with evaluating(model):
+    with _evaluating(model):
         for source, _ in batches:
             unit = F.normalize(model.encode(source), dim=-1)  # (B, S, d_model)
             words = source != model.config.pad  # (B, S)

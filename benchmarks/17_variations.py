@@ -32,16 +32,16 @@ from table_3 import CORPUS, small_recipe
 from annotated.corpora import load_corpus
 from annotated.data import Subwords, token_batches
 from annotated.decoding import Translator
-from annotated.evaluation import accuracy, bleu, bleu_counts, perplexity, resampled_difference
+from annotated.evaluation import _resampled_difference, accuracy, bleu, bleu_counts, perplexity
 from annotated.files import sha256_of, write_json
 from annotated.records import Record, about_corpus, read_run
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.training import train
 from annotated.transformer import Config
-from annotated.variations import PRE_NORM, PRESETS, SCORES, TABLE_3, shrink
+from annotated.variations import _PRE_NORM, _SCORES, RELEASED_PRESETS, TABLE_3, shrink
 
 RECURRENT = 640  # d_model of the recurrent baseline before the division, whose weights are then about as many as base's
-ROWS = TABLE_3 | SCORES | PRE_NORM | PRESETS | {"recurrent": None}
+ROWS = TABLE_3 | _SCORES | _PRE_NORM | RELEASED_PRESETS | {"recurrent": None}
 ROWS.pop("paper")  # base under another name
 SEEDS = {"base": range(5)}  # of any other row: 0
 
@@ -63,7 +63,7 @@ def build(row, vocab, seed, width=8, depth=2):
 def interval(outputs, references):
     """The 95 % interval of a BLEU score when the sentences are drawn anew."""
     counts = bleu_counts(outputs, references)
-    _, ends, _ = resampled_difference(counts, torch.zeros_like(counts))
+    _, ends, _ = _resampled_difference(counts, torch.zeros_like(counts))
     return [round(end, 2) for end in ends]
 
 

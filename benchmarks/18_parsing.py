@@ -32,24 +32,24 @@ from annotated.files import read_json, sha256_of, write_json
 from annotated.parsing import (
     TREEBANKS,
     WellFormed,
-    attempt,
+    _attempt,
+    _common_labels,
+    _encode_tree,
+    _leaves,
+    _matched,
+    _parse_brackets,
+    _spans,
+    _vocabularies,
+    _words_of,
     bracket_f1,
-    common_labels,
     delinearize,
-    encode_tree,
-    leaves,
+    init_cross_attention_diagonal,
     linearize,
     load_treebank,
-    matched,
-    parse_brackets,
     parse_words,
     read_trees,
     repair,
     right_branching,
-    side_by_side,
-    spans,
-    vocabularies,
-    words_of,
 )
 from annotated.records import Record
 from annotated.training import Recipe, Run, average, train
@@ -89,8 +89,8 @@ def prepared(options):
     found = read_json(kept) if kept.exists() else {}
     if found.get("asked") != asked:
         parts, about = read(options)
-        words, tokens = vocabularies(parts["train"], options.least)
-        pairs = [encode_tree(tree, words, tokens) for tree in parts["train"]]
+        words, tokens = _vocabularies(parts["train"], options.least)
+        pairs = [_encode_tree(tree, words, tokens) for tree in parts["train"]]
         found = {"asked": asked, "parts": parts, "about": about, "words": words.words[4:], "tokens": tokens.words[4:],
                  "pairs": [pair for pair in pairs if len(pair[0]) <= options.words]}
         write_json(kept, found, indent=None)
@@ -106,7 +106,7 @@ def trees_from(tokens, sentences, way):
     """Trees, or None, from what the model wrote."""
     if way == "repaired":
         tokens = [repair(symbols, len(words)) for symbols, words in zip(tokens, sentences, strict=True)]
-    return [attempt(symbols, words) for symbols, words in zip(tokens, sentences, strict=True)]
+    return [_attempt(symbols, words) for symbols, words in zip(tokens, sentences, strict=True)]
 
 
 def quick(model):
@@ -122,7 +122,7 @@ def search_of(beam):
 def without_labels(trees):
     """The same trees, every constituent called X."""
     def unnamed(tree):
-        tags, words = zip(*leaves(tree), strict=True)
+        tags, words = zip(*_leaves(tree), strict=True)
         return delinearize(["(X" if symbol[0] == "(" else symbol for symbol in linearize(tree)], words, tags)
 
     return [unnamed(tree) if tree else None for tree in trees]
@@ -132,9 +132,9 @@ def groups(gold, predicted):
     """F1 of sentences of similar length, and of each label."""
     lengths = []
     for shortest, longest in zip((0, *LENGTHS), LENGTHS):
-        rows = [i for i, tree in enumerate(gold) if shortest < len(words_of(tree)) <= longest]
+        rows = [i for i, tree in enumerate(gold) if shortest < len(_words_of(tree)) <= longest]
         if rows:
-            counts = [sum(column) for column in zip(*(matched(gold[i], predicted[i]) for i in rows), strict=True)]
+            counts = [sum(column) for column in zip(*(_matched(gold[i], predicted[i]) for i in rows), strict=True)]
             lengths.append({"words": [shortest + 1, longest], "sentences": len(rows),
                             "f1": round(200 * counts[0] / max(1, counts[1] + counts[2]), 2)})
     return lengths
@@ -144,7 +144,7 @@ def by_label(gold, predicted):
     """Gold, predicted and right brackets of each label, commonest first; punctuation counted as a word here."""
     totals = {name: Counter() for name in ("gold", "predicted", "right")}
     for right, made in zip(gold, predicted, strict=True):
-        found = [spans(parse_brackets(tree)[0]) if tree else Counter() for tree in (right, made)]
+        found = [_spans(_parse_brackets(tree)[0]) if tree else Counter() for tree in (right, made)]
         for name, brackets in zip(totals, (*found, found[0] & found[1]), strict=True):
             for (label, _, _), count in brackets.items():
                 totals[name][label] += count
@@ -154,8 +154,8 @@ def by_label(gold, predicted):
 
 def baseline(parts):
     """Right-branching trees with the labels commonest in training, over the test part."""
-    root, label = common_labels(parts["train"])
-    made = [right_branching(words_of(tree), root, label) for tree in parts["test"]]
+    root, label = _common_labels(parts["train"])
+    made = [right_branching(_words_of(tree), root, label) for tree in parts["test"]]
     return {"root": root, "label": label, "labelled": rounded(bracket_f1(parts["test"], made)._asdict()),
             "unlabelled": rounded(bracket_f1(*map(without_labels, (parts["test"], made)))._asdict()),
             "lengths": groups(parts["test"], made)}
@@ -163,7 +163,7 @@ def baseline(parts):
 
 def choose(model, work, trees, words, tokens, beams):
     """Weights, and then beam, that do best on the development part; leaves the model with those weights."""
-    sentences, tried, best = [words_of(tree) for tree in trees], [], None
+    sentences, tried, best = [_words_of(tree) for tree in trees], [], None
 
     def try_out(averaged, beam):
         made = parse_words(WellFormed(quick(model), tokens), sentences, words, tokens, search_of(beam))
@@ -183,7 +183,7 @@ def choose(model, work, trees, words, tokens, beams):
 def score(model, beam, parts, words, tokens):
     """Decode the test part without and with constraint, and score it."""
     test, scores, examples = parts["test"], {}, []
-    sentences, fast = [words_of(tree) for tree in test], quick(model)
+    sentences, fast = [_words_of(tree) for tree in test], quick(model)
     began = time.monotonic()
     free = parse_words(fast, sentences, words, tokens, search_of(beam))
     bound = parse_words(WellFormed(fast, tokens), sentences, words, tokens, search_of(beam))
@@ -194,7 +194,7 @@ def score(model, beam, parts, words, tokens):
         unlabelled = bracket_f1(*map(without_labels, (test, made[way]))).f1
         scores[way] = {**rounded(bracket_f1(test, made[way])._asdict()), "unlabelled_f1": round(unlabelled, 2),
                        "no_tree": sum(tree is None for tree in made[way]), "lengths": groups(test, made[way])}
-    exact = sum(a == b == c for a, b, c in (matched(g, p) for g, p in zip(test, made["constrained"], strict=True)))
+    exact = sum(a == b == c for a, b, c in (_matched(g, p) for g, p in zip(test, made["constrained"], strict=True)))
     scores["constrained"]["exact"] = round(100 * exact / len(test), 2)
     scores["by_label"] = by_label(test, made["constrained"])
     for i in range(0, len(test), max(1, len(test) // 24)):
@@ -215,9 +215,9 @@ def go(options):
                     target_tokens=options.words, seed=options.seed, evaluate_every=options.every,
                     save_every=options.save_every, keep=10)
     torch.manual_seed(options.seed)
-    model = side_by_side(Transformer(config)).to(device)
+    model = init_cross_attention_diagonal(Transformer(config)).to(device)
     some = parts["dev"][:: max(1, len(parts["dev"]) // 150)]
-    held_out = [words_of(tree) for tree in some]
+    held_out = [_words_of(tree) for tree in some]
 
     batches = partial(token_batches, pairs, options.words, options.words, options.seed)
     start = Run

@@ -19,15 +19,15 @@ from annotated.data import token_batches
 from annotated.grammar import grammar_examples
 from annotated.parsing import (
     WellFormed,
-    attempt,
+    _attempt,
+    _common_labels,
+    _encode_tree,
+    _vocabularies,
+    _words_of,
     bracket_f1,
-    common_labels,
-    encode_tree,
+    init_cross_attention_diagonal,
     parse_words,
     right_branching,
-    side_by_side,
-    vocabularies,
-    words_of,
 )
 from annotated.records import Record
 from annotated.training import Recipe, train
@@ -49,8 +49,8 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     trees, held_out, _ = ([example.tree for example in part] for part in grammar_examples(3000, 200, 0))
-    words, tokens = vocabularies(trees)
-    pairs, sentences = [encode_tree(tree, words, tokens) for tree in trees], [words_of(tree) for tree in held_out]
+    words, tokens = _vocabularies(trees)
+    pairs, sentences = [_encode_tree(tree, words, tokens) for tree in trees], [_words_of(tree) for tree in held_out]
     config = replace(TINY, d_ff=256, P_drop=0.0, eps_ls=0.0, vocab=len(tokens), source_vocab=len(words))
     recipe = Recipe(steps=options.steps, warmup=24, rate=0.2, source_tokens=800, target_tokens=800,
                     evaluate_every=options.steps // 5)
@@ -58,11 +58,11 @@ def main():
     def evaluate(model):
         scores = {}
         for name, writer in (("strict", model), ("constrained", WellFormed(model, tokens))):
-            made = map(attempt, parse_words(writer, sentences, words, tokens), sentences)
+            made = map(_attempt, parse_words(writer, sentences, words, tokens), sentences)
             scores[f"{name}_f1"] = round(bracket_f1(held_out, list(made)).f1, 2)
         return scores
 
-    base = [right_branching(sentence, *common_labels(trees)) for sentence in sentences]
+    base = [right_branching(sentence, *_common_labels(trees)) for sentence in sentences]
     runs = {}
     scores = {"measured_on": "validation", "sentences": len(held_out),
               "right_branching_f1": round(bracket_f1(held_out, base).f1, 2), "runs": runs}
@@ -72,7 +72,7 @@ def main():
             print(name, file=sys.stderr)
             torch.manual_seed(0)
             model = Transformer(replace(config, **changes))
-            log = train(side_by_side(model) if beside else model, recipe,
+            log = train(init_cross_attention_diagonal(model) if beside else model, recipe,
                         partial(token_batches, pairs, 800, 800), evaluate=evaluate)
             runs[name] = [{k: v for k, v in line.items() if k != "seconds"} for line in log if "strict_f1" in line]
             runs[name][-1]["loss"] = log[-2]["loss"]

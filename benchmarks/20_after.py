@@ -40,16 +40,16 @@ from annotated.after import (
     Classifier,
     LanguageModel,
     MaskedModel,
-    accuracy,
+    _accuracy,
+    _judge,
+    _label_sentences,
+    _learn,
     causal_loss,
     finetune,
-    judge,
-    label_sentences,
-    learn,
     pretrain,
 )
 from annotated.data import Words, pad_batch
-from annotated.decoding import evaluating
+from annotated.decoding import _evaluating
 from annotated.files import atomic_write
 from annotated.grammar import grammar_examples
 from annotated.records import Record
@@ -108,11 +108,11 @@ def pretraining(options):
         model = masked_model(record, config, [[1, *words.encode(x.source)] for x in train], blank, settings)
         scores = begun(record, measured="share of sentences right", rates=RATES)
         rng = random.Random(0)
-        task = {"train": label_sentences(train, rng), "test": label_sentences(test, rng)}
-        task["validation"] = label_sentences(validation, rng)
+        task = {"train": _label_sentences(train, rng), "test": _label_sentences(test, rng)}
+        task["validation"] = _label_sentences(validation, rng)
         if "without labels" not in scores:
             held_out = {name: task[name] for name in ("validation", "test")}
-            asked = {name: [judge(model, words, s, blank) == y for s, y in part] for name, part in held_out.items()}
+            asked = {name: [_judge(model, words, s, blank) == y for s, y in part] for name, part in held_out.items()}
             scores["without labels"] = {name: round(sum(right) / len(right), 4) for name, right in asked.items()}
             scores["sentences"] = {name: len(rows) for name, rows in task.items()}
             with record.change("scores.json") as now:
@@ -133,7 +133,7 @@ def pretraining(options):
                         add_run(record, {
                             "start": start, "labels": labels, "rate": rate, "seed": seed,
                             "training_loss": round(sum(losses[-10:]) / 10, 4),
-                            **{name: round(accuracy(classifier, rows[name]), 4) for name in ("validation", "test")}})
+                            **{name: round(_accuracy(classifier, rows[name]), 4) for name in ("validation", "test")}})
 
 
 def longer(options):
@@ -145,7 +145,7 @@ def longer(options):
     with record_of(options, config, training=settings) as record:
         scores = begun(record, measured="share of sentences right")
         rng = random.Random(0)  # the same task as in `pretraining`
-        rows = {name: [([1, *words.encode(s)], y) for s, y in label_sentences(part, rng)]
+        rows = {name: [([1, *words.encode(s)], y) for s, y in _label_sentences(part, rng)]
                 for name, part in (("train", train), ("test", test), ("validation", validation))}
         done = {(r["labels"], r["seed"]) for r in scores["runs"]}
         for seed in options.seeds:
@@ -157,7 +157,7 @@ def longer(options):
                     losses = finetune(classifier, own[:labels], settings["steps"], settings["rate"], seed)
                     add_run(record, {
                         "labels": labels, "seed": seed, "training_loss": round(sum(losses[-10:]) / 10, 4),
-                        **{name: round(accuracy(classifier, rows[name]), 4) for name in ("validation", "test")}})
+                        **{name: round(_accuracy(classifier, rows[name]), 4) for name in ("validation", "test")}})
 
 
 def one_change(config, text, held_out, change, warmup, options, seed):
@@ -173,8 +173,8 @@ def one_change(config, text, held_out, change, warmup, options, seed):
         return causal_loss(model, pad_batch([text[i] for i in rows]))
 
     began = time.perf_counter()
-    losses = learn(model, loss, options.steps, options.rate, warmup)
-    with evaluating(model):
+    losses = _learn(model, loss, options.steps, options.rate, warmup)
+    with _evaluating(model):
         measured = causal_loss(model, held_out).item()
         _, state = model.step(held_out[:1, :8], model.start(1))
     return {

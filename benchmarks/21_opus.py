@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from annotated.corpora import load_corpus
 from annotated.evaluation import bleu
-from annotated.interop import PublishedTranslator, find_folder, load_marian
+from annotated.interop import PublishedTranslator, _find_folder, load_marian
 from annotated.records import Record, about_corpus, about_model
 
 BATCH, LONGEST = 32, 200
@@ -51,7 +51,7 @@ def main():
     warnings.filterwarnings("ignore", message=".*sacremoses.*")
     torch.set_num_threads(options.threads)
     keep_memory()
-    folder = find_folder(options.model)
+    folder = _find_folder(options.model)
     corpus = load_corpus("multi30k-en-de")
     pairs = corpus.test[: options.lines]
     lines, references = (list(side) for side in zip(*pairs, strict=True))

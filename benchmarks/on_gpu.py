@@ -20,10 +20,10 @@ from annotated.gpu import (
     Prefetch,
     StaticBatches,
     TrainStep,
+    _loss_piece,
     ceilings,
     compiled,
     fuse,
-    loss_piece,
     precision_context,
     training_flops,
 )
@@ -31,7 +31,7 @@ from annotated.graphs import CudaGraphTrainStep
 from annotated.layers import FusedLayerNorm, LayerNorm
 from annotated.optimization import label_smoothed_loss, learning_rate
 from annotated.records import Record
-from annotated.training import read_later, stream
+from annotated.training import _read_later, _stream
 from annotated.transformer import BASE, BIG, TINY, Transformer
 
 CONFIGS = {"base": BASE, "big": BIG, "small": PRESETS["small"], "tiny": replace(TINY, vocab=503)}
@@ -122,10 +122,10 @@ def prepare(model, chosen, device, backend="inductor"):
     if not chosen.get("norms"):
         return Plain(context)
     fuse(model)
-    compute = loss_piece
+    compute = _loss_piece
     if chosen.get("compile"):
         compiled(model, backend=backend)
-        compute = torch.compile(loss_piece, dynamic=True, backend=backend)
+        compute = torch.compile(_loss_piece, dynamic=True, backend=backend)
     rows = 4096 if chosen.get("pieces") else 1 << 40
     kind = CudaGraphTrainStep if chosen.get("record") else TrainStep
     return FastUpdate(kind(Objective(model, rows, compute), context))
@@ -201,7 +201,7 @@ def measure(config, chosen, device, tokens=25_000, batches=24, seconds=5.0, back
     feed = (StaticBatches if chosen.get("static") else Batches)(pairs, tokens, tokens)
     count, real = len(feed.plan()), sum(len(t) for _, t in pairs)
     needed = sum(training_flops(config, len(s), len(t)) for s, t in pairs)
-    coming = stream(Prefetch(feed) if chosen.get("ahead") else feed)
+    coming = _stream(Prefetch(feed) if chosen.get("ahead") else feed)
     cuda = torch.device(device).type == "cuda"
     synchronize = torch.cuda.synchronize if cuda else lambda: None
     if cuda:
@@ -217,7 +217,7 @@ def measure(config, chosen, device, tokens=25_000, batches=24, seconds=5.0, back
                 group["lr"] = learning_rate(step, config.d_model)
             source, target, _ = next(coming)
             loss, _ = update(model, adam, [(source, target)])
-            waiting, last = read_later(loss), waiting
+            waiting, last = _read_later(loss), waiting
             if last:
                 last()  # one update late, as in a training
         synchronize()

@@ -16,7 +16,7 @@ from torch import nn
 from tqdm import tqdm
 
 from annotated.embedding import positional_encoding
-from annotated.interop import marian_about, marian_tensors, to_torch, with_biases
+from annotated.interop import _marian_about, _marian_tensors, _with_biases, to_torch
 from annotated.multihead import MultiHeadAttention
 from annotated.transformer import Transformer
 
@@ -164,11 +164,11 @@ def marian(ours):
     """transformers' MarianMTModel with our weights and our identifiers, free to end anywhere."""
     from transformers import MarianConfig, MarianMTModel
 
-    twin, order = with_biases(ours), list(range(ours.config.vocab))
-    about, _ = marian_about(twin.config, order)
+    twin, order = _with_biases(ours), list(range(ours.config.vocab))
+    about, _ = _marian_about(twin.config, order)
     about |= {"forced_eos_token_id": None, "bad_words_ids": None}
     peer = MarianMTModel(MarianConfig(**about)).eval()
-    loaded = peer.load_state_dict(marian_tensors(twin, order), strict=False)
+    loaded = peer.load_state_dict(_marian_tensors(twin, order), strict=False)
     if loaded.unexpected_keys:
         raise ValueError(f"MarianMTModel knows no {', '.join(loaded.unexpected_keys)}: another version?")
     peer.tie_weights()

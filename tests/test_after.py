@@ -21,24 +21,24 @@ from annotated.after import (
     LanguageModel,
     MaskedModel,
     RMSNorm,
-    accuracy,
+    _accuracy,
+    _grouped_queries,
+    _judge,
+    _label_sentences,
+    _learn,
+    _no_positions,
+    _norm_first,
+    _other_forms,
+    _present_verbs,
+    _rotary_positions,
+    _rotate,
     causal_loss,
     finetune,
     generate,
-    grouped_queries,
-    judge,
-    label_sentences,
-    learn,
     mask_words,
     masked_loss,
-    no_positions,
-    norm_first,
-    other_forms,
-    present_verbs,
     pretrain,
     rotary_attention,
-    rotary_positions,
-    rotate,
     sample,
     top_k,
     top_p,
@@ -232,7 +232,7 @@ def test_the_rate_rises_and_falls_to_nothing(monkeypatch):
         return adam
 
     monkeypatch.setattr(after, "optimizer", note)
-    losses = learn(weight, lambda: weight(torch.ones(1, 1)).square().sum(), 10, 2.0, warmup=4)
+    losses = _learn(weight, lambda: weight(torch.ones(1, 1)).square().sum(), 10, 2.0, warmup=4)
     assert rates == pytest.approx([2 * min(1, s / 4) * (11 - s) / 10 for s in range(1, 11)])
     assert len(losses) == 10 and not weight.training
 
@@ -245,7 +245,7 @@ def test_both_models_learn_and_repeat():
         runs.append(pretrain(MaskedModel(CONFIG), text, 30, 60, 1e-2, seed=5))
     assert runs[0] == runs[1] and sum(runs[0][-10:]) < 0.7 * sum(runs[0][:10])
     gpt, ids = LanguageModel(CONFIG), torch.tensor(text)
-    losses = learn(gpt, lambda: causal_loss(gpt, ids), 40, 1e-2, warmup=10)
+    losses = _learn(gpt, lambda: causal_loss(gpt, ids), 40, 1e-2, warmup=10)
     assert losses[-1] < 0.4 * losses[0]
 
 
@@ -254,7 +254,7 @@ def test_a_classifier_learns_whichever_word_decides():
     classifier = Classifier(MaskedModel(CONFIG), 2)
     before = [p.clone() for p in classifier.parameters()]
     finetune(classifier, rows, 80, 1e-2)
-    assert accuracy(classifier, rows) > 0.95
+    assert _accuracy(classifier, rows) > 0.95
     assert all(not torch.equal(a, b) for a, b in zip(before, classifier.parameters()))
 
 
@@ -269,44 +269,44 @@ def test_accuracy_counts_what_is_right():
     rows = [([4], 0), ([5], 1), ([6], 1), ([7], 1)]
     fixed = nn.Module()
     fixed.forward = lambda ids: F.one_hot((ids[:, 0] > 5).long(), 2).float()
-    assert accuracy(fixed, rows) == 0.75
+    assert _accuracy(fixed, rows) == 0.75
 
 
 # ---- the labelled task
 
 
 def test_every_form_has_its_other_form():
-    forms = other_forms()
+    forms = _other_forms()
     assert forms["sees"] == "see" and forms["see"] == "sees" and forms["is"] == "are" and forms["do"] == "does"
     assert all(forms[forms[word]] == word != forms[word] for word in forms)
 
 
 def test_verbs_are_found_by_their_tag(examples):
     for example in examples:
-        words, places = present_verbs(example)
+        words, places = _present_verbs(example)
         assert words == split_words(example.source)
         for i, other in places:
-            assert other_forms()[words[i].lower()] == other.lower() and other.islower() == words[i].islower()
-    counted = sum(len(present_verbs(example)[1]) for example in examples)
+            assert _other_forms()[words[i].lower()] == other.lower() and other.islower() == words[i].islower()
+    counted = sum(len(_present_verbs(example)[1]) for example in examples)
     tags = sum(example.tree.count("(VBZ ") + example.tree.count("(VBP ") for example in examples)
     assert 0.9 * tags < counted <= tags  # "am" has no other form here
 
 
 def test_half_of_the_sentences_get_one_wrong_verb(examples):
-    rows = label_sentences(examples, random.Random(0))
-    kept = [e.source for e in examples if present_verbs(e)[1]]
+    rows = _label_sentences(examples, random.Random(0))
+    kept = [e.source for e in examples if _present_verbs(e)[1]]
     assert len(rows) == len(kept) and 0.4 < sum(y for _, y in rows) / len(rows) < 0.6
     for (sentence, label), source in zip(rows, kept, strict=True):
         pairs = [(a, b) for a, b in zip(split_words(sentence), split_words(source), strict=True) if a != b]
-        assert len(pairs) == label and all(other_forms()[a.lower()] == b.lower() for a, b in pairs)
-    assert rows == label_sentences(examples, random.Random(0)) != label_sentences(examples, random.Random(1))
+        assert len(pairs) == label and all(_other_forms()[a.lower()] == b.lower() for a, b in pairs)
+    assert rows == _label_sentences(examples, random.Random(0)) != _label_sentences(examples, random.Random(1))
 
 
 def test_the_judge_follows_the_model(examples):
     words = Words.build((e.source, e.source) for e in examples)
-    words = Words([*words.words[4:], *({*other_forms()} - {*words.words})])
-    example = next(e for e in examples if len(present_verbs(e)[1]) == 1 and " " in e.source)
-    (place, other), wording = present_verbs(example)[1][0], present_verbs(example)[0]
+    words = Words([*words.words[4:], *({*_other_forms()} - {*words.words})])
+    example = next(e for e in examples if len(_present_verbs(e)[1]) == 1 and " " in e.source)
+    (place, other), wording = _present_verbs(example)[1][0], _present_verbs(example)[0]
     calls = []
 
     class Likes:
@@ -320,8 +320,8 @@ def test_the_judge_follows_the_model(examples):
             return F.one_hot(torch.full_like(ids, words.ids[self.word]), len(words)).float()
 
     blank = len(words)
-    assert judge(Likes(other), words, example.source, blank) == 1
-    assert judge(Likes(wording[place]), words, example.source, blank) == 0
+    assert _judge(Likes(other), words, example.source, blank) == 1
+    assert _judge(Likes(wording[place]), words, example.source, blank) == 0
     hidden = [ids[0].tolist().index(blank) for ids in calls]
     assert place + 1 in hidden and all((ids == blank).sum() == 1 for ids in calls)
 
@@ -435,7 +435,7 @@ def test_rms_norm_refuses_another_width():
 def test_rotated_scores_depend_on_the_distance_only():
     q, k = torch.randn(2, 10, dtype=torch.double)
     places = torch.arange(60)
-    scores = rotate(q.expand(60, -1), places) @ rotate(k.expand(60, -1), places).T
+    scores = _rotate(q.expand(60, -1), places) @ _rotate(k.expand(60, -1), places).T
     for distance in range(-59, 60):
         line = scores.diagonal(distance)
         torch.testing.assert_close(line, line[:1].expand_as(line))
@@ -447,21 +447,21 @@ def test_rotation_is_that_of_the_sinusoids():
     x, places = torch.randn(7, 10, dtype=torch.double), torch.arange(7)
     rates = 10000.0 ** -(torch.arange(0, 10, 2).double() / 10)
     turned = torch.view_as_complex(x.unflatten(-1, (5, 2))) * torch.exp(1j * places[:, None] * rates)
-    torch.testing.assert_close(rotate(x, places), torch.view_as_real(turned).flatten(-2))
-    torch.testing.assert_close(rotate(x, places).norm(dim=-1), x.norm(dim=-1))
-    assert torch.equal(rotate(x[:1], places[:1]), x[:1])
+    torch.testing.assert_close(_rotate(x, places), torch.view_as_real(turned).flatten(-2))
+    torch.testing.assert_close(_rotate(x, places).norm(dim=-1), x.norm(dim=-1))
+    assert torch.equal(_rotate(x[:1], places[:1]), x[:1])
 
 
 def test_a_far_position_is_turned_by_the_exact_angle():
     x, far = torch.randn(3, 64, dtype=torch.double), torch.tensor([5003, 5011, 100003])
-    exact = rotate(x, far)
-    torch.testing.assert_close(rotate(x.float(), far).double(), exact, atol=1e-5, rtol=0)
-    torch.testing.assert_close(rotate(x.bfloat16(), far).double(), exact, atol=0.1, rtol=0)
+    exact = _rotate(x, far)
+    torch.testing.assert_close(_rotate(x.float(), far).double(), exact, atol=1e-5, rtol=0)
+    torch.testing.assert_close(_rotate(x.bfloat16(), far).double(), exact, atol=0.1, rtol=0)
 
 
 def test_an_odd_width_cannot_be_turned():
     with pytest.raises(ValueError, match="d_k must be even .*, not 5"):
-        rotate(torch.zeros(2, 5), torch.arange(2))
+        _rotate(torch.zeros(2, 5), torch.arange(2))
 
 
 def test_rotary_queries_stand_at_the_end():
@@ -469,7 +469,7 @@ def test_rotary_queries_stand_at_the_end():
     whole = rotary_attention(Q, K, V, causal_mask(9))
     torch.testing.assert_close(rotary_attention(Q[..., 5:, :], K, V, causal_mask(9)[5:]), whole[..., 5:, :])
     places = torch.arange(9)
-    by_hand = scaled_dot_product_attention(rotate(Q, places), rotate(K, places), V, causal_mask(9))
+    by_hand = scaled_dot_product_attention(_rotate(Q, places), _rotate(K, places), V, causal_mask(9))
     torch.testing.assert_close(whole, by_hand)
 
 
@@ -483,7 +483,7 @@ def test_a_rotary_model_does_not_know_where_it_stands():
         model = changed([name] if name in CHANGES else [])
         moved[name] = (model.read(longer, mask)[:, shift:] - model.read(ids, causal_mask(6))).abs().max()
     assert moved["rotary positions"] < 1e-10 and moved["2017"] > 1e-2
-    assert torch.equal(no_positions(torch.arange(4)), torch.zeros(4, 1))
+    assert torch.equal(_no_positions(torch.arange(4)), torch.zeros(4, 1))
 
 
 def test_a_rotary_model_knows_the_order():
@@ -526,7 +526,7 @@ def test_groups_must_divide_the_heads(groups):
 @pytest.mark.parametrize("groups", [6, 3, 2, 1])
 def test_the_cache_shrinks_with_the_groups(groups):
     model = changed([])
-    grouped_queries(model, groups)
+    _grouped_queries(model, groups)
     _, state = model.double().step(sentences(2, 5), model.start(2))
     assert all(x.shape == (2, groups, 5, 4) for layer in state for x in layer)
     assert model.encoder.layers[0].self_attention.attention is scaled_dot_product_attention
@@ -534,7 +534,7 @@ def test_the_cache_shrinks_with_the_groups(groups):
 
 def test_norm_first_is_the_configurations_pre_norm():
     ours, same = LanguageModel(CONFIG), LanguageModel(replace(CONFIG, norm="pre", final_norm=True))
-    norm_first(ours)
+    _norm_first(ours)
     same.load_state_dict(ours.state_dict())
     ids = sentences()
     assert torch.equal(ours(ids), same(ids))
@@ -549,9 +549,9 @@ def test_no_layer_norm_is_left():
 
 def test_grouping_keeps_the_rotation():
     model = changed(["rotary positions"])
-    grouped_queries(model)
+    _grouped_queries(model)
     rotary = changed(["grouped queries"])
-    rotary_positions(rotary)
+    _rotary_positions(rotary)
     for m in (model, rotary):
         assert all(layer.self_attention.attention is rotary_attention for layer in m.encoder.layers)
     rotary.load_state_dict(model.state_dict())
@@ -568,8 +568,8 @@ def test_shapes_are_as_commented(examples):
         pretrain(MaskedModel(CONFIG), [row for row, _ in rows], 30, 2, 1e-3)
         classifier = Classifier(MaskedModel(CONFIG), 2)
         finetune(classifier, rows, 1, 1e-3)
-        accuracy(classifier, rows)
-        judge(MaskedModel(replace(CONFIG, vocab=len(words) + 1)), words, examples[2].source, len(words))
+        _accuracy(classifier, rows)
+        _judge(MaskedModel(replace(CONFIG, vocab=len(words) + 1)), words, examples[2].source, len(words))
         generate(changed(list(CHANGES)), ids, partial(sample, keep=partial(top_p, p=0.9)), 3)
         generate(changed([]), ids, partial(sample, keep=partial(top_k, k=3)), 3)
     assert not unseen(seen, after)

@@ -65,7 +65,7 @@ def called(monkeypatch, capsys):
     ],
 )
 def test_a_line_ends_at_a_line_feed_only(content, lines):
-    assert list(cli.text_lines(io.BytesIO(content))) == lines
+    assert list(cli._text_lines(io.BytesIO(content))) == lines
 
 
 def test_whatever_the_bytes_are_as_many_lines_come_out(tmp_path, called, fake):
@@ -81,17 +81,17 @@ def test_whatever_the_bytes_are_as_many_lines_come_out(tmp_path, called, fake):
 def test_windows_hold_all_lines_in_order_and_no_more_than_they_may():
     lines = [str(i) * (i % 7) for i in range(100)]
     for size in (1, 3, 100, 1000):
-        found = list(cli.windows(iter(lines), size))
+        found = list(cli._windows(iter(lines), size))
         assert [line for window in found for line in window] == lines and max(map(len, found)) == min(size, 100)
-    assert [len(w) for w in cli.windows(["x" * 10] * 5, 100, characters=20)] == [2, 2, 1]
+    assert [len(w) for w in cli._windows(["x" * 10] * 5, 100, characters=20)] == [2, 2, 1]
     with pytest.raises(ValueError, match="window must be 1 line or more, got 0"):
-        list(cli.windows(lines, 0))
+        list(cli._windows(lines, 0))
 
 
 def test_a_stream_is_not_read_ahead_of_what_is_translated():
     read = []
     lines = (read.append(i) or str(i) for i in range(1000))
-    next(cli.windows(lines, 10))
+    next(cli._windows(lines, 10))
     assert len(read) == 10
 
 
@@ -125,7 +125,7 @@ def fake(tmp_path, monkeypatch):
             return [line.upper() + "\u2028|" for line in lines]
 
     made = Fake()
-    monkeypatch.setattr(cli, "load", lambda folder, device: made)
+    monkeypatch.setattr(cli, "_load", lambda folder, device: made)
     (tmp_path / "fake").mkdir()
     (tmp_path / "fake" / "config.json").write_text("{}")
     return tmp_path / "fake"
@@ -195,7 +195,7 @@ def test_only_the_same_job_is_gone_on_with(tmp_path, called, fake, change):
             return lines
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli, "load", lambda folder, device: Stops())
+        patch.setattr(cli, "_load", lambda folder, device: Stops())
         assert called(*arguments)[0] == 130
     part, note = tmp_path / "out.part", tmp_path / "out.part.json"
     assert part.read_text() == "a\nb\n"
@@ -218,9 +218,9 @@ def test_only_the_same_job_is_gone_on_with(tmp_path, called, fake, change):
 
 def test_from_a_pipe_a_stopped_translation_begins_anew(tmp_path, called, fake):
     arguments = ["translate", "--model", fake, "--output", tmp_path / "out"]
-    options = cli.make_parser().parse_args(list(map(str, arguments)))
+    options = cli._make_parser().parse_args(list(map(str, arguments)))
     (tmp_path / "out.part").write_text("X\n")
-    (tmp_path / "out.part.json").write_text(json.dumps({"job": cli.job_of(options), "lines": 1, "bytes": 2}))
+    (tmp_path / "out.part.json").write_text(json.dumps({"job": cli._job_of(options), "lines": 1, "bytes": 2}))
     status, _, said = called(*arguments, stdin=b"a\n")
     assert status == 0 and "going on" not in said and (tmp_path / "out").read_text() == "A |\n"
 
@@ -236,7 +236,7 @@ def test_numbers_of_lines_go_on_with_the_job(tmp_path, called, fake, monkeypatch
             raise KeyboardInterrupt
         return [[(-0.5, line)] for line in lines]
 
-    cli.load(fake, "cpu").n_best = found
+    cli._load(fake, "cpu").n_best = found
     assert called(*arguments)[0] == 130 and called(*arguments)[0] == 0
     assert (tmp_path / "out").read_text() == "1\t-0.5000\ta\n2\t-0.5000\tb\n3\t-0.5000\tc\n" and len(seen) == 4
 
@@ -322,10 +322,10 @@ def test_interactive_answers_through_a_pipe(tmp_path, called, fake):
 def test_pairs_are_read_from_files_again_and_again(tmp_path):
     (tmp_path / "s").write_bytes(b"\xef\xbb\xbfone\r\n\ntwo\xe2\x80\xa8two\nthree")
     (tmp_path / "t").write_bytes(b"eins\n-\nzwei \ndrei\n")
-    pairs = cli.FilePairs(tmp_path / "s", tmp_path / "t")
+    pairs = cli._FilePairs(tmp_path / "s", tmp_path / "t")
     wanted = [("one", "eins"), ("two\u2028two", "zwei"), ("three", "drei")]
     assert list(pairs) == list(pairs) == wanted
-    assert list(cli.FilePairs(tmp_path / "s", tmp_path / "t", frozenset(["eins", "three"]))) == wanted[1:2]
+    assert list(cli._FilePairs(tmp_path / "s", tmp_path / "t", frozenset(["eins", "three"]))) == wanted[1:2]
 
 
 @pytest.mark.parametrize("lines", [(2, 5), (5, 2), (0, 1), (3, 4)])
@@ -333,20 +333,20 @@ def test_files_of_unequal_length_are_refused(tmp_path, lines):
     for name, number in zip("st", lines):
         (tmp_path / name).write_text("x\n" * number)
     with pytest.raises(ValueError, match=f"s has {lines[0]} lines and .*t has {lines[1]}:"):
-        list(cli.FilePairs(tmp_path / "s", tmp_path / "t"))
+        list(cli._FilePairs(tmp_path / "s", tmp_path / "t"))
 
 
 def test_held_out_pairs_depend_on_their_text_only_and_are_about_a_fiftieth():
     pairs = [(f"source {i % 700}", f"target {i % 900}") for i in range(5000)] * 2
-    held = cli.hold_out(pairs)
+    held = cli._hold_out(pairs)
     assert 60 <= len(held) <= 140 and len(set(held)) == len(held) and set(held) <= set(pairs)
     shuffled = list(pairs)
     random.Random(0).shuffle(shuffled)
-    assert set(cli.hold_out(shuffled)) == set(held)
-    assert 1 <= len(cli.hold_out(pairs, most=10)) <= 30
-    assert len(cli.hold_out(pairs[:2])) >= 1
+    assert set(cli._hold_out(shuffled)) == set(held)
+    assert 1 <= len(cli._hold_out(pairs, most=10)) <= 30
+    assert len(cli._hold_out(pairs[:2])) >= 1
     with pytest.raises(ValueError, match="no sentence pair"):
-        cli.hold_out([])
+        cli._hold_out([])
 
 
 def options_for(tmp_path, **more):
@@ -360,7 +360,7 @@ def test_no_held_out_sentence_is_trained_on(tmp_path, capsys):
     pairs = [(f"s {chance.randrange(400)}", f"t {chance.randrange(400)}") for _ in range(2000)]
     for name, side in zip("st", zip(*pairs)):
         (tmp_path / name).write_text("\n".join(side) + "\n")
-    corpus = cli.read_corpus(options_for(tmp_path))
+    corpus = cli._read_corpus(options_for(tmp_path))
     train, held = list(corpus.train), corpus.validation
     strings = {text for pair in held for text in pair}
     assert held and train and strings.isdisjoint(text for pair in train for text in pair)
@@ -373,7 +373,7 @@ def test_given_held_out_sentences_are_not_trained_on_either(tmp_path, capsys):
     (tmp_path / "t").write_text("A\nB\nC\n")
     (tmp_path / "vs").write_text("b\n")
     (tmp_path / "vt").write_text("beta\n")
-    corpus = cli.read_corpus(options_for(tmp_path, valid_source=tmp_path / "vs", valid_target=tmp_path / "vt"))
+    corpus = cli._read_corpus(options_for(tmp_path, valid_source=tmp_path / "vs", valid_target=tmp_path / "vt"))
     assert list(corpus.train) == [("a", "A"), ("c", "C")] and corpus.validation == [("b", "beta")]
     assert "2 pairs to train on, 1 held out, 1 left out" in capsys.readouterr().err
 
@@ -383,11 +383,11 @@ def test_two_pairs_are_the_least_that_can_be_trained_on(tmp_path):
         (tmp_path / "s").write_text(text)
         (tmp_path / "t").write_text(text.upper())
         if enough:
-            corpus = cli.read_corpus(options_for(tmp_path))
+            corpus = cli._read_corpus(options_for(tmp_path))
             assert len(list(corpus.train)) == len(corpus.validation) == 1
         else:
             with pytest.raises(ValueError, match="leave nothing to train on"):
-                cli.read_corpus(options_for(tmp_path))
+                cli._read_corpus(options_for(tmp_path))
 
 
 def test_long_pairs_are_refused_or_left_out():
@@ -399,16 +399,16 @@ def test_long_pairs_are_refused_or_left_out():
     pairs = [("ab", "cd"), ("abcdef", "x"), ("y", "stuvwxy"), ("z", "stuvwxyz")]
     for pair, fits in zip(pairs, (True, False, True, False)):
         if fits:
-            assert len(list(cli.encoded([pair], Letters(), recipe))) == 1
+            assert len(list(cli._encoded([pair], Letters(), recipe))) == 1
         else:
             with pytest.raises(ValueError, match=f"begins '{pair[0]}' has .* source_tokens=6 .*--longest"):
-                list(cli.encoded([pair], Letters(), recipe))
-    assert len(list(cli.encoded(pairs, Letters(), recipe, longest=3))) == 1
+                list(cli._encoded([pair], Letters(), recipe))
+    assert len(list(cli._encoded(pairs, Letters(), recipe, longest=3))) == 1
 
 
 def test_subwords_are_learnt_from_no_more_than_enough():
-    assert list(cli.sampled(range(100), most=7)) == list(range(0, 100, 15))
-    assert list(cli.sampled(range(7), most=7)) == list(range(7))
+    assert list(cli._sampled(range(100), most=7)) == list(range(0, 100, 15))
+    assert list(cli._sampled(range(7), most=7)) == list(range(7))
 
 
 # ---- a whole job
@@ -505,7 +505,7 @@ def test_what_lies_in_a_folder_without_a_run_is_made_anew(text, model, tmp_path,
     for name in ("subwords.model", "tokens"):  # as if the run had been killed before it began
         source, target = model / name, tmp_path / "out" / name
         shutil.copytree(source, target) if source.is_dir() else (target.parent.mkdir(), shutil.copy(source, target))
-    (tmp_path / "out" / cli.MARK).touch()
+    (tmp_path / "out" / cli._MARK).touch()
     (tmp_path / "few.en").write_text("".join(f"word{i % 5} thing{i % 7}\n" for i in range(35)))
     few = ["--source", tmp_path / "few.en", "--target", tmp_path / "few.en"]
     status, _, said = called("train", *few, *SIZES[:3], "290", *SIZES[4:], "--steps", 1, "--score", 0, "--out", tmp_path / "out")
@@ -632,8 +632,8 @@ def test_help_teaches_by_example(command, capsys):
 
 
 def test_every_example_is_a_command_that_the_parser_knows():
-    parser, seen = cli.make_parser(), 0
-    for text in cli.EXAMPLES.values():
+    parser, seen = cli._make_parser(), 0
+    for text in cli._EXAMPLES.values():
         for line in text.replace("\\\n", "").splitlines():
             _, found, command = line.partition("python -m annotated ")
             if found:
@@ -644,12 +644,12 @@ def test_every_example_is_a_command_that_the_parser_knows():
 
 def test_every_field_can_be_given_and_is_explained():
     internal = {"source_vocab", "pad", "bos", "eos", "unk"}
-    assert {field.name for field in fields(Config)} - internal == set(cli.MEANING)
-    assert {field.name for field in fields(Recipe)} == set(cli.PACE)
+    assert {field.name for field in fields(Config)} - internal == set(cli._CONFIG_HELP)
+    assert {field.name for field in fields(Recipe)} == set(cli._RECIPE_HELP)
 
 
 def test_true_and_false_are_the_only_answers(capsys):
-    options = cli.make_parser().parse_args(["train", "--out", "x", "--bias", "true", "--final_norm", "False"])
+    options = cli._make_parser().parse_args(["train", "--out", "x", "--bias", "true", "--final_norm", "False"])
     assert options.bias is True and options.final_norm is False
     with pytest.raises(SystemExit):
         cli.main(["train", "--out", "x", "--bias", "yess"])
@@ -736,7 +736,7 @@ def test_one_process_at_a_time_writes_to_a_place(text, tmp_path, called, fake):
     pytest.importorskip("fcntl")
     (tmp_path / "out.part").write_text("theirs\n")
     files = ["--source", text / "train.en", "--target", text / "train.de"]
-    with file_lock(tmp_path / "out.part"), file_lock(tmp_path / "model" / cli.MARK):
+    with file_lock(tmp_path / "out.part"), file_lock(tmp_path / "model" / cli._MARK):
         for command in (
             ["translate", "--model", fake, "--output", tmp_path / "out"],
             ["train", *files, *SIZES, "--steps", 1, "--out", tmp_path / "model"],
@@ -803,7 +803,7 @@ def test_a_damaged_run_is_named(text, tmp_path, called, content):
 
 
 def test_what_evaluate_cannot_do_is_found_out_before_it_translates(text, tmp_path, called, monkeypatch):
-    monkeypatch.setattr(cli, "load", lambda folder, device: pytest.fail("it has begun"))
+    monkeypatch.setattr(cli, "_load", lambda folder, device: pytest.fail("it has begun"))
     (tmp_path / "file").touch()
     arguments = ["evaluate", "--model", tmp_path, "--source", text / "train.en", "--target", text / "train.de"]
     for more, hint in ((["--tokenize", "none-such"], "none-such"), (["--out", tmp_path / "file"], "is a file, not a folder")):
@@ -839,7 +839,7 @@ def test_a_job_that_is_too_large_costs_a_line(called, monkeypatch, tmp_path, err
     def load(folder, device):
         raise error
 
-    monkeypatch.setattr(cli, "load", load)
+    monkeypatch.setattr(cli, "_load", load)
     if said is None:
         with pytest.raises(RuntimeError):
             called("translate", "--model", tmp_path)

@@ -13,18 +13,18 @@ from annotated.attention import scaled_dot_product_attention
 from annotated.comparison import (
     Convolution,
     Recurrent,
-    band_mask,
-    counted,
-    exponent,
-    kept_bytes,
-    longest_chain,
+    _band_mask,
+    _counted,
+    _exponent,
+    _kept_bytes,
+    _longest_chain,
+    _reach,
+    _table_layers,
+    _windows,
     multiplications,
     path_length,
-    reach,
     restricted_attention,
     separable_convolution,
-    table_layers,
-    windows,
 )
 from annotated.layers import FeedForward
 from annotated.masks import padding_mask
@@ -100,7 +100,7 @@ def test_a_separable_convolution_is_a_convolution_with_few_weights():
 def test_restricted_attention_is_attention_with_a_band_mask(n, r):
     inputs = [draw(B, H, n, width, seed=i).requires_grad_() for i, width in enumerate((D_K, D_K, D_V))]
     ours = restricted_attention(*inputs, r=r)
-    theirs = scaled_dot_product_attention(*inputs, band_mask(n, r))
+    theirs = scaled_dot_product_attention(*inputs, _band_mask(n, r))
     torch.testing.assert_close(ours, theirs)
     weight = draw(B, H, n, D_V, seed=9)
     gradients = [torch.autograd.grad((y * weight).sum(), inputs) for y in (ours, theirs)]
@@ -110,7 +110,7 @@ def test_restricted_attention_is_attention_with_a_band_mask(n, r):
 @pytest.mark.parametrize("n", LENGTHS)
 def test_the_band_mask_is_the_distance(n):
     for r in NEIGHBOURHOODS:
-        assert band_mask(n, r).tolist() == [[abs(i - j) <= r // 2 for j in range(n)] for i in range(n)]
+        assert _band_mask(n, r).tolist() == [[abs(i - j) <= r // 2 for j in range(n)] for i in range(n)]
 
 
 @pytest.mark.parametrize("r", NEIGHBOURHOODS)
@@ -119,7 +119,7 @@ def test_padding_is_hidden_and_an_empty_neighbourhood_gives_0(r):
     ids[1, 4:] = 0
     Q, K, V = (draw(B, H, N, width, seed=i) for i, width in enumerate((D_K, D_K, D_V)))
     ours = restricted_attention(Q, K, V, padding_mask(ids), r)
-    torch.testing.assert_close(ours, scaled_dot_product_attention(Q, K, V, padding_mask(ids) & band_mask(N, r)))
+    torch.testing.assert_close(ours, scaled_dot_product_attention(Q, K, V, padding_mask(ids) & _band_mask(N, r)))
     far = 4 + r // 2  # the first position that sees padding only
     assert far >= N or (ours[1, :, far:] == 0).all()
     moved = restricted_attention(Q, K + 5 * (ids == 0)[:, None, :, None], V, padding_mask(ids), r)
@@ -128,31 +128,31 @@ def test_padding_is_hidden_and_an_empty_neighbourhood_gives_0(r):
 
 def test_it_serves_as_the_attention_of_heads():
     layer, x = MultiHeadAttention(12, 3).double(), draw(B, N, 12)
-    expected = layer(x, x, band_mask(N, 5))
+    expected = layer(x, x, _band_mask(N, 5))
     layer.attention = partial(restricted_attention, r=5)
     torch.testing.assert_close(layer(x, x), expected)
 
 
 def test_two_axes_and_single_precision_suffice():
     x = torch.randn(N, D)
-    torch.testing.assert_close(restricted_attention(x, x, x, r=3), scaled_dot_product_attention(x, x, x, band_mask(N, 3)))
+    torch.testing.assert_close(restricted_attention(x, x, x, r=3), scaled_dot_product_attention(x, x, x, _band_mask(N, 3)))
 
 
 def test_windows_overlap_and_are_filled_up():
     x = torch.arange(1, 8)[:, None]
-    assert windows(x, 6, 2, 1)[..., 0].tolist() == [
+    assert _windows(x, 6, 2, 1)[..., 0].tolist() == [
         [0, 0, 1, 2, 3, 4], [1, 2, 3, 4, 5, 6], [3, 4, 5, 6, 7, 0], [5, 6, 7, 0, 0, 0]]
 
 
 def test_its_cost_is_linear_in_the_length():
     """Twice the words, twice the products and the memory; the band mask takes four times as many."""
     short, long = (torch.randn(1, n, 8) for n in (240, 480))
-    layer = table_layers(8, r=9)["self-attention (restricted)"]
-    assert counted(layer, long) == 2 * counted(layer, short)
-    assert kept_bytes(layer, long) < 2.1 * kept_bytes(layer, short)
-    banded = lambda x: scaled_dot_product_attention(x, x, x, band_mask(x.shape[1], 9))  # noqa: E731
-    assert counted(banded, long) == 4 * counted(banded, short) > 10 * counted(layer, long)
-    assert kept_bytes(banded, long) > 3.5 * kept_bytes(banded, short)
+    layer = _table_layers(8, r=9)["self-attention (restricted)"]
+    assert _counted(layer, long) == 2 * _counted(layer, short)
+    assert _kept_bytes(layer, long) < 2.1 * _kept_bytes(layer, short)
+    banded = lambda x: scaled_dot_product_attention(x, x, x, _band_mask(x.shape[1], 9))  # noqa: E731
+    assert _counted(banded, long) == 4 * _counted(banded, short) > 10 * _counted(layer, long)
+    assert _kept_bytes(banded, long) > 3.5 * _kept_bytes(banded, short)
 
 
 # ---- counting
@@ -160,15 +160,15 @@ def test_its_cost_is_linear_in_the_length():
 
 @pytest.mark.parametrize("n, d, k, r", [(1, 1, 1, 1), (2, 7, 3, 5), (29, 7, 5, 9), (64, 3, 7, 13), (31, 11, 3, 99)])
 def test_the_formulas_are_what_torchs_counter_sees(n, d, k, r):
-    formula, layers = multiplications(n, d, k, r), table_layers(d, k, r)
+    formula, layers = multiplications(n, d, k, r), _table_layers(d, k, r)
     assert set(formula) == set(layers)
     for name, layer in layers.items():
-        assert counted(layer, torch.randn(1, n, d)) == formula[name], name
+        assert _counted(layer, torch.randn(1, n, d)) == formula[name], name
 
 
 def test_the_counter_by_hand():
-    assert counted(torch.matmul, torch.randn(2, 3), torch.randn(3, 5)) == 2 * 3 * 5
-    assert counted(torch.relu, torch.randn(2, 3)) == 0
+    assert _counted(torch.matmul, torch.randn(2, 3), torch.randn(3, 5)) == 2 * 3 * 5
+    assert _counted(torch.relu, torch.randn(2, 3)) == 0
 
 
 @pytest.mark.parametrize("limit, attention, ffn", [(4, False, False), (2, True, False), (2, True, True)])
@@ -179,7 +179,7 @@ def test_the_crossover_with_an_lstm(limit, attention, ffn):
     more = network if ffn else (lambda x: x)
     for n, sign in ((limit * d - 1, -1), (limit * d, 0), (limit * d + 1, 1)):
         x = torch.randn(1, n, d)
-        difference = counted(lambda x: more(ours(x)), x) - counted(lambda x: more(lstm(x)), x)
+        difference = _counted(lambda x: more(ours(x)), x) - _counted(lambda x: more(lstm(x)), x)
         assert (difference > 0) - (difference < 0) == sign
 
 
@@ -187,16 +187,16 @@ def test_with_its_ffn_attention_forms_more_products_at_any_length():
     heads, network, lstm = MultiHeadAttention(8, 2), FeedForward(8, 32), Recurrent(8)
     for n in (1, 7, 40):
         x = torch.randn(1, n, 8)
-        assert counted(lambda x: network(heads(x, x)), x) > counted(lstm, x)
+        assert _counted(lambda x: network(heads(x, x)), x) > _counted(lstm, x)
 
 
 def test_exponents():
-    assert exponent([10, 20], [7, 28]) == pytest.approx(2)
-    assert exponent([3, 5, 9, 40], [2 * s**-0.5 for s in (3, 5, 9, 40)]) == pytest.approx(-0.5)
-    assert exponent([1, 2, 4], [5, 5, 5]) == pytest.approx(0)
+    assert _exponent([10, 20], [7, 28]) == pytest.approx(2)
+    assert _exponent([3, 5, 9, 40], [2 * s**-0.5 for s in (3, 5, 9, 40)]) == pytest.approx(-0.5)
+    assert _exponent([1, 2, 4], [5, 5, 5]) == pytest.approx(0)
     x, y = [1, 2, 8, 9], [3, 1, 4, 9]
     logs = torch.tensor([[math.log(a), 1.0] for a in x]), torch.tensor([[math.log(b)] for b in y])
-    assert exponent(x, y) == pytest.approx(torch.linalg.lstsq(*logs).solution[0].item(), rel=1e-4)
+    assert _exponent(x, y) == pytest.approx(torch.linalg.lstsq(*logs).solution[0].item(), rel=1e-4)
 
 
 # ---- memory and chains
@@ -204,27 +204,27 @@ def test_exponents():
 
 def test_what_is_kept_counts_each_piece_of_memory_once_and_no_weights():
     x = torch.randn(1, 10, 4)
-    assert kept_bytes(lambda x: scaled_dot_product_attention(x, x, x), x) == 4 * (10 * 4 + 10 * 10)
-    assert kept_bytes(lambda x: x.mT @ x, x) == 4 * 10 * 4  # two views of one tensor
-    assert kept_bytes(nn.Linear(4, 4), x) == 4 * 10 * 4
-    assert kept_bytes(lambda x: x + 1, x) == 0
+    assert _kept_bytes(lambda x: scaled_dot_product_attention(x, x, x), x) == 4 * (10 * 4 + 10 * 10)
+    assert _kept_bytes(lambda x: x.mT @ x, x) == 4 * 10 * 4  # two views of one tensor
+    assert _kept_bytes(nn.Linear(4, 4), x) == 4 * 10 * 4
+    assert _kept_bytes(lambda x: x + 1, x) == 0
 
 
 def test_the_longest_chain():
     x = torch.randn(3, 3, requires_grad=True)
-    assert longest_chain(x @ x) == 1
-    assert longest_chain((x @ x) @ (x @ x)) == 2
-    assert longest_chain((x @ x @ x @ x) + x @ x) == 3
-    assert longest_chain(x.relu()) == 0
+    assert _longest_chain(x @ x) == 1
+    assert _longest_chain((x @ x) @ (x @ x)) == 2
+    assert _longest_chain((x @ x @ x @ x) + x @ x) == 3
+    assert _longest_chain(x.relu()) == 0
     y = x
     for _ in range(3000):  # deeper than a recursion could go
         y = y.relu()
-    assert longest_chain(y @ x) == 1
+    assert _longest_chain(y @ x) == 1
 
 
 def test_only_the_recurrent_chain_grows():
-    for name, layer in table_layers(8, k=3, r=5).items():
-        chains = [longest_chain(layer(torch.randn(1, n, 8, requires_grad=True))) for n in (8, 16)]
+    for name, layer in _table_layers(8, k=3, r=5).items():
+        chains = [_longest_chain(layer(torch.randn(1, n, 8, requires_grad=True))) for n in (8, 16)]
         assert chains == [8, 16] if name == "recurrent" else chains[0] == chains[1] <= 2, name
 
 
@@ -233,8 +233,8 @@ def test_only_the_recurrent_chain_grows():
 
 def test_reach_is_what_a_changed_word_changes():
     """Gradients against the plain test: change one word, see which outputs move."""
-    for name, layer in table_layers(D, k=3, r=5).items():
-        f, found = double(layer), reach(double(layer), 9, D)
+    for name, layer in _table_layers(D, k=3, r=5).items():
+        f, found = double(layer), _reach(double(layer), 9, D)
         x = draw(1, 9, D)
         before = f(x)
         for j in range(9):
@@ -245,15 +245,15 @@ def test_reach_is_what_a_changed_word_changes():
 
 
 def test_reach_of_each_layer():
-    layers = {name: double(layer) for name, layer in table_layers(D, k=3, r=5).items()}
+    layers = {name: double(layer) for name, layer in _table_layers(D, k=3, r=5).items()}
     expected = {
-        "self-attention": band_mask(9, 99), "recurrent": torch.ones(9, 9).tril().bool(),
-        "convolutional": band_mask(9, 3), "convolutional (separable)": band_mask(9, 3),
-        "self-attention (restricted)": band_mask(9, 5),
-        "convolutional (dilated)": band_mask(9, 7) & (torch.arange(9)[:, None] - torch.arange(9)).remainder(3).eq(0),
+        "self-attention": _band_mask(9, 99), "recurrent": torch.ones(9, 9).tril().bool(),
+        "convolutional": _band_mask(9, 3), "convolutional (separable)": _band_mask(9, 3),
+        "self-attention (restricted)": _band_mask(9, 5),
+        "convolutional (dilated)": _band_mask(9, 7) & (torch.arange(9)[:, None] - torch.arange(9)).remainder(3).eq(0),
     }
     for name, layer in layers.items():
-        assert torch.equal(reach(layer, 9, D), expected[name]), name
+        assert torch.equal(_reach(layer, 9, D), expected[name]), name
 
 
 def stack_of(make):
@@ -303,12 +303,12 @@ BAD = {
     "a mask of numbers": (TypeError, "mask must be boolean", lambda: restricted_attention(X, X, X, torch.ones(1, 9))),
     "a mask for each query": (
         ValueError, r"mask must have the shape \(..., 1, 9\), not \(9, 9\)",
-        lambda: restricted_attention(X, X, X, band_mask(9, 3))),
+        lambda: restricted_attention(X, X, X, _band_mask(9, 3))),
     "no length": (ValueError, "n must be at least 1, not 0", lambda: multiplications(0, 4)),
     "no places": (ValueError, "k must be at least 1, not 0", lambda: multiplications(4, 4, k=0)),
-    "one size": (ValueError, "sizes", lambda: exponent([3, 3], [1, 2])),
-    "another number of values": (ValueError, "2 sizes and 1 values", lambda: exponent([3, 4], [1])),
-    "a value of 0": (ValueError, "above 0, not 0", lambda: exponent([3, 4], [1, 0])),
+    "one size": (ValueError, "sizes", lambda: _exponent([3, 3], [1, 2])),
+    "another number of values": (ValueError, "2 sizes and 1 values", lambda: _exponent([3, 4], [1])),
+    "a value of 0": (ValueError, "above 0, not 0", lambda: _exponent([3, 4], [1, 0])),
     "a stack that does not connect": (ValueError, "within 3 layers", lambda: path_length(repeated(lambda x: x), 3, 4)),
 }
 
@@ -322,11 +322,11 @@ def test_bad_input_is_refused(case):
 
 def test_shape_comments():
     with checked(comparison) as seen:
-        for layer in table_layers(D, k=3, r=5).values():
+        for layer in _table_layers(D, k=3, r=5).values():
             double(layer)(draw(B, 11, D))
-            reach(double(layer), 9, D)
+            _reach(double(layer), 9, D)
         Recurrent(D).rounds(torch.randn(B, 11, D), 3)
         restricted_attention(X, X, X, torch.ones(1, 9, dtype=torch.bool))
-        band_mask(7, 3)
+        _band_mask(7, 3)
         path_length(repeated(lambda x: scaled_dot_product_attention(x, x, x)), 3, 4)
     assert not unseen(seen, comparison)

@@ -184,7 +184,7 @@ def test_corpora_from_files_of_that_layout(tmp_path, monkeypatch):
     contents["tatoeba-zh-en"]["tatoeba/cmn.txt"] = "Hi.\t嗨。\tCC-BY 2.0\nHi.\t嗨。\tCC-BY 2.0\n".encode()
     sums = {n: {f: hashlib.sha256(c).hexdigest() for f, c in files.items()} for n, files in contents.items()}
     for name, files in contents.items():
-        meant = tuple(corpora.Download(f, "http://127.0.0.1:9/", len(c), sums[name][f]) for f, c in files.items())
+        meant = tuple(corpora._Download(f, "http://127.0.0.1:9/", len(c), sums[name][f]) for f, c in files.items())
         monkeypatch.setitem(corpora.CORPORA, name, replace(corpora.CORPORA[name], files=meant))
     for files in contents.values():
         for file, content in files.items():
@@ -203,7 +203,7 @@ def test_corpora_from_files_of_that_layout(tmp_path, monkeypatch):
 
 def real(name):
     """A real corpus, where it is; nothing is fetched for a test."""
-    if corpora.missing_files(name, os.environ.get("ANNOTATED_DATA") or corpora.cache_folder()):
+    if corpora._missing_files(name, os.environ.get("ANNOTATED_DATA") or corpora.cache_folder()):
         pytest.skip(f"{name} is not here: set ANNOTATED_DATA or fetch it")
     return load_corpus(name)
 

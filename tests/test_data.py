@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from annotated.corpora import cache_folder, load_corpus, missing_files
+from annotated.corpora import _missing_files, cache_folder, load_corpus
 from annotated.data import (
     Batches,
     Subwords,
     Words,
-    connected_components,
+    _connected_components,
+    _plan_batches,
     join_words,
     load_vocabulary,
     lookup_baseline,
     pad_batch,
-    plan_batches,
     split_pairs,
     split_words,
     token_batches,
@@ -149,7 +149,7 @@ def test_pad_batch():
 @pytest.mark.parametrize("budgets", [(4096, 4096), (2048, 4096), (5000, 700)])
 def test_plan_keeps_the_budgets_and_every_pair(budgets):
     lengths = some_lengths(5000)
-    plan = lists(plan_batches(lengths, *budgets))
+    plan = lists(_plan_batches(lengths, *budgets))
     assert sorted(i for batch in plan for i in batch) == list(range(len(lengths)))
     for batch in plan:
         for side in (0, 1):
@@ -161,15 +161,15 @@ def test_little_is_padding():
     shuffled = list(range(len(lengths)))
     random.Random(0).shuffle(shuffled)
     naive = [shuffled[i : i + 200] for i in range(0, len(shuffled), 200)]
-    assert padding(lengths, lists(plan_batches(lengths, 4096, 4096))) < 0.05 < 0.3 < padding(lengths, naive)
+    assert padding(lengths, lists(_plan_batches(lengths, 4096, 4096))) < 0.05 < 0.3 < padding(lengths, naive)
 
 
 def test_the_plan_is_a_function_of_seed_and_epoch():
     lengths, state, torch_state = some_lengths(2000), random.getstate(), torch.get_rng_state()
     global_state = str(np.random.get_state())
-    plans = {key: lists(plan_batches(lengths, 512, 512, *key)) for key in [(0, 0), (0, 1), (1, 0)]}
-    assert plans[0, 0] == lists(plan_batches(lengths, 512, 512, 0, 0))
-    backwards = plan_batches(lengths, 512, 512, 0, 0)
+    plans = {key: lists(_plan_batches(lengths, 512, 512, *key)) for key in [(0, 0), (0, 1), (1, 0)]}
+    assert plans[0, 0] == lists(_plan_batches(lengths, 512, 512, 0, 0))
+    backwards = _plan_batches(lengths, 512, 512, 0, 0)
     assert plans[0, 0][::-1] == [backwards[k].tolist() for k in reversed(range(len(backwards)))], "a batch depends on others"
     sets = {key: {frozenset(b) for b in plan} for key, plan in plans.items()}
     assert sets[0, 0] != sets[0, 1] != sets[1, 0], "batches are made anew each epoch"
@@ -177,15 +177,15 @@ def test_the_plan_is_a_function_of_seed_and_epoch():
     assert order != sorted(order), "batches are not in the order of their lengths"
     assert random.getstate() == state and torch.get_rng_state().equal(torch_state), "global randomness was used"
     assert str(np.random.get_state()) == global_state
-    assert lists(plan_batches([], 10, 10)) == []
+    assert lists(_plan_batches([], 10, 10)) == []
 
 
 def test_a_sentence_is_never_cut():
     with pytest.raises(ValueError, match="pair 1 has 5000 source and 3 target tokens, more than source_tokens=4096"):
-        plan_batches([(2, 2), (5000, 3)], 4096, 4096)
+        _plan_batches([(2, 2), (5000, 3)], 4096, 4096)
     with pytest.raises(ValueError, match="target_tokens=7"):
-        plan_batches([(2, 8)], 4096, 7)
-    assert lists(plan_batches([(7, 7), (7, 7)], 7, 7)) in ([[0], [1]], [[1], [0]])
+        _plan_batches([(2, 8)], 4096, 7)
+    assert lists(_plan_batches([(7, 7), (7, 7)], 7, 7)) in ([[0], [1]], [[1], [0]])
 
 
 def test_token_batches_and_going_on():
@@ -223,30 +223,30 @@ def test_batches_that_cannot_be_shared():
     with pytest.raises(ValueError, match="worker=2 of workers=2"):
         Batches([], 10, 10, worker=2, workers=2)
     with pytest.raises(ValueError, match="5 batches of one pair each cannot be divided among workers=2: leave 1 pairs out"):
-        plan_batches([(9, 9)] * 5, 10, 10, workers=2)
-    assert len(plan_batches([(9, 9)] * 6, 10, 10, workers=2)) == 6
+        _plan_batches([(9, 9)] * 5, 10, 10, workers=2)
+    assert len(_plan_batches([(9, 9)] * 6, 10, 10, workers=2)) == 6
 
 
 def test_a_plan_is_kept_from_version_to_version():
     """A training resumed after an update must find the plan it left."""
-    plan = lists(plan_batches([(3 + i * 7 % 11, 3 + i * 5 % 3) for i in range(90)], 50, 50, seed=7, epoch=2))
+    plan = lists(_plan_batches([(3 + i * 7 % 11, 3 + i * 5 % 3) for i in range(90)], 50, 50, seed=7, epoch=2))
     assert hashlib.sha256(str(plan).encode()).hexdigest()[:16] == "d202a9054d337d80"
 
 
 def test_pairs_of_equal_lengths_meet_others_in_another_epoch():
-    plans = [plan_batches([(5, 5)] * 1000, 100, 100, epoch=epoch) for epoch in (0, 1)]
+    plans = [_plan_batches([(5, 5)] * 1000, 100, 100, epoch=epoch) for epoch in (0, 1)]
     neighbours = [{frozenset((a, b)) for batch in lists(plan) for a in batch for b in batch if a < b} for plan in plans]
     assert len(neighbours[0] & neighbours[1]) < 0.1 * len(neighbours[0])
 
 
 @pytest.mark.needs_data
 def test_little_of_multi30k_is_padding():
-    if missing_files("multi30k-en-de", os.environ.get("ANNOTATED_DATA") or cache_folder()):
+    if _missing_files("multi30k-en-de", os.environ.get("ANNOTATED_DATA") or cache_folder()):
         pytest.skip("multi30k-en-de is not here: set ANNOTATED_DATA or fetch it")
     train = load_corpus("multi30k-en-de").train
     subwords = Subwords.train((text for pair in train for text in pair), 8000)
     lengths = [(len(subwords.encode(s)), len(subwords.encode(t))) for s, t in train]
-    assert padding(lengths, lists(plan_batches(lengths, 4096, 4096))) < 0.05
+    assert padding(lengths, lists(_plan_batches(lengths, 4096, 4096))) < 0.05
 
 
 # Baselines and splits
@@ -283,4 +283,4 @@ def test_no_string_on_two_sides(seed):
 
 def test_components():
     a, b, c, d, e = ("A", "1"), ("B", "1"), ("B", "2"), ("C", "3"), ("3", "4")
-    assert connected_components([a, d, c, b, e]) == [[a, c, b], [d, e]]
+    assert _connected_components([a, d, c, b, e]) == [[a, c, b], [d, e]]

@@ -20,8 +20,10 @@ from torch import nn
 from annotated import decoding
 from annotated.data import Words
 from annotated.decoding import (
-    PackedLinear,
     Translator,
+    _PackedLinear,
+    _select,
+    _split_long,
     beam_search,
     cannot_improve,
     greedy,
@@ -29,9 +31,7 @@ from annotated.decoding import (
     length_penalty,
     load,
     packed,
-    pieces,
     save,
-    select,
     when_full,
 )
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
@@ -211,7 +211,7 @@ def test_cached_steps_equal_whole_passes_when_rows_are_rearranged(kind, seed):
             torch.testing.assert_close(logits, model(source, ids)[:, -1], rtol=0, atol=1e-10)
             rows = torch.randint(len(ids), (B,), generator=generator)
             tokens = torch.randint(VOCAB, (B, 1), generator=generator)
-            ids, source, state = torch.cat([ids[rows], tokens], 1), source[rows], select(state, rows)
+            ids, source, state = torch.cat([ids[rows], tokens], 1), source[rows], _select(state, rows)
 
 
 @every_model
@@ -430,8 +430,8 @@ def test_a_hypothesis_that_nothing_may_follow_ends_as_it_is(after, stop):
 
 def test_pieces_are_whole_and_short_enough():
     ids = list(range(100, 130))
-    assert list(pieces(ids, 10, ends={105, 117})) == [ids[:6], ids[6:16], ids[16:18], ids[18:28], ids[28:]]
-    assert list(pieces(ids, 40, ends=set())) == [ids]
+    assert list(_split_long(ids, 10, ends={105, 117})) == [ids[:6], ids[6:16], ids[16:18], ids[18:28], ids[28:]]
+    assert list(_split_long(ids, 40, ends=set())) == [ids]
 
 
 class Bar:
@@ -572,7 +572,7 @@ def test_packed_models_say_the_same(change):
     for parameter in model.parameters():
         parameter.data *= 2  # far from uniform, so that rounding decides nothing
     quick, source = packed(model), torch.randint(4, 13, (5, 7))
-    assert quick is not model and any(isinstance(m, PackedLinear) for m in quick.modules())
+    assert quick is not model and any(isinstance(m, _PackedLinear) for m in quick.modules())
     assert not any(type(m) is torch.nn.Linear for m in quick.modules())
     assert quick.encoder.layers[0].self_attention.attention is torch.nn.functional.scaled_dot_product_attention
     assert not any(type(m).__name__ == "LayerNorm" for m in quick.encoder.layers[0].add_norm[0].children())

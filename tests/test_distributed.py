@@ -16,13 +16,13 @@ from test_gpu import close, model_of, some_pairs
 from annotated import cli, gpu
 from annotated.data import Batches, make_batch
 from annotated.distributed import (
-    DistributedRun,
     DistributedUpdate,
     ProcessGroup,
+    _DistributedRun,
+    _report_lost_process,
+    _torchrun_group,
     fast_run,
-    report_lost_process,
     shard,
-    torchrun_group,
 )
 from annotated.graphs import CudaGraphTrainStep
 from annotated.training import Recipe, Run, train
@@ -31,7 +31,7 @@ from annotated.training import Recipe, Run, train
 def test_more_processes_than_gpus_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", str(torch.cuda.device_count()))
-    with pytest.raises(ValueError, match="at most as many processes"), torchrun_group("cuda"):
+    with pytest.raises(ValueError, match="at most as many processes"), _torchrun_group("cuda"):
         pass
 
 
@@ -151,14 +151,14 @@ def test_batches_that_cannot_be_shared_are_refused():
 
 def test_another_error_is_not_taken_for_a_lost_process(tmp_path):
     for group, message in ((ProcessGroup(0, 2), "shape mismatch"), (ProcessGroup(), "gloo: connection closed")):
-        with pytest.raises(RuntimeError, match=message), report_lost_process(group):
+        with pytest.raises(RuntimeError, match=message), _report_lost_process(group):
             raise RuntimeError(message)
-    with pytest.raises(ConnectionError, match="process 1 of 2 has lost another one; the same"), report_lost_process(ProcessGroup(1, 2)):
+    with pytest.raises(ConnectionError, match="process 1 of 2 has lost another one; the same"), _report_lost_process(ProcessGroup(1, 2)):
         raise RuntimeError("Connection closed by peer")
 
 
 def test_a_run_of_one_process_is_a_run(tmp_path):
-    run = DistributedRun(model_of(), None)
+    run = _DistributedRun(model_of(), None)
     assert isinstance(run, Run) and run.stops([2]) and not run.stops([])
 
 

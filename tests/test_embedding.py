@@ -12,8 +12,8 @@ from annotated import embedding
 from annotated.embedding import (
     Embedding,
     LearnedPositions,
+    _angles,
     _look_up,
-    angles,
     halves_encoding,
     positional_encoding,
 )
@@ -157,7 +157,7 @@ def test_the_inner_product_depends_on_the_distance_only(encoding):
 
 
 def test_wavelengths_run_geometrically_from_two_pi():
-    rates = angles(torch.tensor(1), torch.arange(0, 512, 2).double() / 512)
+    rates = _angles(torch.tensor(1), torch.arange(0, 512, 2).double() / 512)
     wavelengths = 2 * math.pi / rates
     ratio = wavelengths[1:] / wavelengths[:-1]
     torch.testing.assert_close(ratio, ratio[:1].expand(255))

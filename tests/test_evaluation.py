@@ -14,6 +14,7 @@ from chapters import ROOT
 
 from annotated.data import make_batch
 from annotated.evaluation import (
+    _resampled_difference,
     accuracy,
     bits_per_byte,
     bleu,
@@ -23,7 +24,6 @@ from annotated.evaluation import (
     cross_entropy,
     paired_bootstrap,
     perplexity,
-    resampled_difference,
 )
 from annotated.transformer import TINY, Transformer
 
@@ -217,7 +217,7 @@ def test_chance_is_called_significant_as_rarely_as_p_says(systems):
     coin, ps = torch.Generator().manual_seed(0), []
     for _ in range(100):
         heads = (torch.rand(len(a), 1, generator=coin) < 0.5).long()
-        ps.append(resampled_difference(heads * a + (1 - heads) * b, heads * b + (1 - heads) * a, 100)[2])
+        ps.append(_resampled_difference(heads * a + (1 - heads) * b, heads * b + (1 - heads) * a, 100)[2])
     assert sum(p < 0.05 for p in ps) <= 12  # 5 are expected; 13 or more have a probability of 0.15 %
     assert sum(p < 0.5 for p in ps) >= 30  # nor does it call everything chance
 
@@ -239,9 +239,9 @@ def test_sentences_that_do_not_pair_are_refused():
     counts = torch.ones(3, 10, dtype=torch.long)
     for a, b in (counts, counts[:2]), (counts[:, :8], counts[:, :8]), (counts[0], counts[0]):
         with pytest.raises(ValueError, match="a and b must both have the shape"):
-            resampled_difference(a, b)
+            _resampled_difference(a, b)
     with pytest.raises(ValueError, match="samples must be 40 or more, .* got 39"):
-        resampled_difference(counts, counts, samples=39)
+        _resampled_difference(counts, counts, samples=39)
     with pytest.raises(ValueError, match="got 1 and 2"):
         paired_bootstrap(["a"], ["a"], ["a", "b"])
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from annotated import corpora
-from annotated.corpora import Download, Published, cache_folder, fetch, fetch_file, load_corpus, missing_files
+from annotated.corpora import _Download, _fetch_file, _missing_files, _Published, cache_folder, fetch, load_corpus
 
 CONTENT = random.Random(8).randbytes(400_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -37,7 +37,7 @@ class Server(ThreadingHTTPServer):
 
     def file(self, path="sub/text", **more):
         address = f"http://127.0.0.1:{self.server_port}/{Path(path).name}"
-        return replace(Download(path, address, len(CONTENT), SHA256), **more)
+        return replace(_Download(path, address, len(CONTENT), SHA256), **more)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -115,7 +115,7 @@ def assert_fetched(folder):
 
 
 def test_whole_at_once(server, tmp_path):
-    fetch_file(server.file(), tmp_path, **FAST)
+    _fetch_file(server.file(), tmp_path, **FAST)
     assert_fetched(tmp_path)
     assert server.asked == [None]
     assert_sent(server, len(CONTENT))
@@ -124,7 +124,7 @@ def test_whole_at_once(server, tmp_path):
 @pytest.mark.parametrize("say_length", [True, False])
 def test_cut_off_and_resumed(server, tmp_path, say_length):
     server.cut, server.say_length = 150_000, say_length
-    fetch_file(server.file(), tmp_path, **FAST)
+    _fetch_file(server.file(), tmp_path, **FAST)
     assert_fetched(tmp_path)
     assert server.asked == [None, "bytes=150000-", "bytes=300000-"]
     assert_sent(server, len(CONTENT))
@@ -132,14 +132,14 @@ def test_cut_off_and_resumed(server, tmp_path, say_length):
 
 def test_as_long_as_bytes_come_it_is_not_given_up(server, tmp_path):
     server.cut = 21_000
-    fetch_file(server.file(), tmp_path, tries=2, **FAST)
+    _fetch_file(server.file(), tmp_path, tries=2, **FAST)
     assert len(server.asked) == 20
     assert_fetched(tmp_path)
 
 
 def test_stalled_and_resumed(server, tmp_path):
     server.stall = 250_000
-    fetch_file(server.file(), tmp_path, pause=0.01, timeout=2)
+    _fetch_file(server.file(), tmp_path, pause=0.01, timeout=2)
     assert_fetched(tmp_path)
     assert server.asked == [None, "bytes=250000-"]
     assert_sent(server, len(CONTENT))
@@ -149,7 +149,7 @@ def test_a_server_that_only_stalls_is_given_up(server, tmp_path):
     server.stall = 0
     begun = time.monotonic()
     with pytest.raises(ValueError, match="cannot fetch .*timed out; set ANNOTATED_DATA .*0 of 400000 bytes are kept"):
-        fetch_file(server.file(), tmp_path, tries=2, pause=0.01, timeout=1)
+        _fetch_file(server.file(), tmp_path, tries=2, pause=0.01, timeout=1)
     assert len(server.asked) == 2 and time.monotonic() - begun < 30
 
 
@@ -157,11 +157,11 @@ def test_what_came_is_kept_for_the_next_call(server, tmp_path):
     server.cut, server.cuts = 100_000, 1
     server.status = [None, 503, 503]
     with pytest.raises(ValueError, match="HTTP Error 503.* or try again: 100000 of 400000 bytes are kept") as error:
-        fetch_file(server.file(), tmp_path, tries=2, **FAST)
+        _fetch_file(server.file(), tmp_path, tries=2, **FAST)
     assert "\n" not in str(error.value) and server.file().address in str(error.value)
     assert part_of(tmp_path).read_bytes() == CONTENT[:100_000]
     server.status = None
-    fetch_file(server.file(), tmp_path, **FAST)
+    _fetch_file(server.file(), tmp_path, **FAST)
     assert_fetched(tmp_path)
     assert server.asked[-1] == "bytes=100000-"
     assert_sent(server, len(CONTENT))
@@ -169,7 +169,7 @@ def test_what_came_is_kept_for_the_next_call(server, tmp_path):
 
 def test_ranges_ignored(server, tmp_path):
     server.ranges, server.cut, server.cuts = False, 150_000, 1
-    fetch_file(server.file(), tmp_path, **FAST)
+    _fetch_file(server.file(), tmp_path, **FAST)
     assert_fetched(tmp_path)
     assert server.asked == [None, "bytes=150000-"]
     assert_sent(server, 150_000 + len(CONTENT))
@@ -177,18 +177,18 @@ def test_ranges_ignored(server, tmp_path):
 
 def test_an_earlier_range_than_asked_for(server, tmp_path):
     server.shift, server.cut, server.cuts = 1000, 150_000, 1
-    fetch_file(server.file(), tmp_path, **FAST)
+    _fetch_file(server.file(), tmp_path, **FAST)
     assert_fetched(tmp_path)
     server.shift = -1000
     part_of(tmp_path).write_bytes(CONTENT[:5])
     with pytest.raises(ValueError, match="the answer begins at byte 1005 instead of 5"):
-        fetch_file(server.file(), tmp_path, tries=2, **FAST)
+        _fetch_file(server.file(), tmp_path, tries=2, **FAST)
 
 
 def test_wrong_bytes(server, tmp_path):
     server.content = CONTENT[:-1] + b"?"
     with pytest.raises(ValueError, match="cannot fetch .*its sha256 is wrong.*0 of 400000 bytes are kept") as error:
-        fetch_file(server.file(), tmp_path, **FAST)
+        _fetch_file(server.file(), tmp_path, **FAST)
     assert "\n" not in str(error.value) and len(server.asked) == 1
     assert list((tmp_path / "sub").iterdir()) == [], "wrong bytes are not kept"
 
@@ -196,7 +196,7 @@ def test_wrong_bytes(server, tmp_path):
 def test_wrong_bytes_and_cuts_end(server, tmp_path):
     server.content, server.cut = CONTENT[:-1] + b"?", 150_000
     with pytest.raises(ValueError, match="its sha256 is wrong"):
-        fetch_file(server.file(), tmp_path, **FAST)
+        _fetch_file(server.file(), tmp_path, **FAST)
     assert len(server.asked) == 3
 
 
@@ -204,7 +204,7 @@ def test_wrong_bytes_and_cuts_end(server, tmp_path):
 def test_a_damaged_part_is_begun_anew(server, tmp_path, rest):
     part_of(tmp_path).parent.mkdir()
     part_of(tmp_path).write_bytes(rest)
-    fetch_file(server.file(), tmp_path, **FAST)
+    _fetch_file(server.file(), tmp_path, **FAST)
     assert_fetched(tmp_path)
 
 
@@ -212,17 +212,17 @@ def test_a_damaged_part_is_begun_anew(server, tmp_path, rest):
 def test_another_size_than_promised(server, tmp_path, content):
     server.content = content
     with pytest.raises(ValueError, match=f"the file there has {len(content)} bytes, it should have 400000"):
-        fetch_file(server.file(), tmp_path, **FAST)
+        _fetch_file(server.file(), tmp_path, **FAST)
     assert len(server.asked) == 1 and server.sent < 200_000, "hung up before it all came"
     part_of(tmp_path).write_bytes(CONTENT[:50])
     with pytest.raises(ValueError, match=f"the file there has {len(content)} bytes"):
-        fetch_file(server.file(), tmp_path, **FAST)
+        _fetch_file(server.file(), tmp_path, **FAST)
 
 
 def test_a_larger_file_that_does_not_say_so(server, tmp_path):
     server.content, server.say_length = b"!" + CONTENT + b"more" * 100_000, False
     with pytest.raises(ValueError, match="its sha256 is wrong"):
-        fetch_file(server.file(), tmp_path, **FAST)
+        _fetch_file(server.file(), tmp_path, **FAST)
     assert list((tmp_path / "sub").iterdir()) == []
 
 
@@ -231,7 +231,7 @@ def test_a_file_shorter_than_the_part(server, tmp_path):
     part_of(tmp_path).parent.mkdir()
     part_of(tmp_path).write_bytes(CONTENT[:5000])
     with pytest.raises(ValueError, match="the file there has 1000 bytes"):
-        fetch_file(server.file(), tmp_path, **FAST)
+        _fetch_file(server.file(), tmp_path, **FAST)
     assert server.asked == ["bytes=5000-", None]
 
 
@@ -239,21 +239,21 @@ def test_a_file_shorter_than_the_part(server, tmp_path):
 def test_refused_is_not_asked_again(server, tmp_path, status):
     server.status = status
     with pytest.raises(ValueError, match=f"cannot fetch http://127.0.0.1:.*/text: HTTP Error {status}") as error:
-        fetch_file(server.file(), tmp_path, **FAST)
+        _fetch_file(server.file(), tmp_path, **FAST)
     assert len(server.asked) == 1 and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 503])
 def test_busy_is_asked_again(server, tmp_path, status):
     server.status = [status, status, None]
-    fetch_file(server.file(), tmp_path, **FAST)
+    _fetch_file(server.file(), tmp_path, **FAST)
     assert_fetched(tmp_path)
 
 
 def test_nobody_there(server, tmp_path):
     server.server_close()
     with pytest.raises(ValueError, match="Connection refused; set ANNOTATED_DATA to a folder that holds sub/text"):
-        fetch_file(server.file(), tmp_path, tries=2, **FAST)
+        _fetch_file(server.file(), tmp_path, tries=2, **FAST)
 
 
 def test_pauses_grow(server, tmp_path, monkeypatch):
@@ -261,7 +261,7 @@ def test_pauses_grow(server, tmp_path, monkeypatch):
     monkeypatch.setattr(corpora.time, "sleep", pauses.append)
     server.server_close()
     with pytest.raises(ValueError):
-        fetch_file(server.file(), tmp_path, tries=4)
+        _fetch_file(server.file(), tmp_path, tries=4)
     assert pauses == [1, 2, 4]
 
 
@@ -273,11 +273,11 @@ def test_a_full_disk_is_not_tried_again(server, tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     try:
         with pytest.raises(ValueError, match="File too large; set ANNOTATED_DATA .* 100000 of 400000 bytes are kept"):
-            fetch_file(server.file(), tmp_path, **FAST)
+            _fetch_file(server.file(), tmp_path, **FAST)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert len(server.asked) == 1
-    fetch_file(server.file(), tmp_path, **FAST)
+    _fetch_file(server.file(), tmp_path, **FAST)
     assert_fetched(tmp_path)
 
 
@@ -288,7 +288,7 @@ def test_a_full_disk_is_not_tried_again(server, tmp_path):
 def corpus(server, tmp_path, monkeypatch):
     """A corpus of two files, and a cache folder that is empty."""
     files = (server.file("toy/a"), server.file("toy/b"))
-    published = Published(files, "Toy: do with it what you like.", lambda files: [[(name, "x")] for name in (*files, "test")])
+    published = _Published(files, "Toy: do with it what you like.", lambda files: [[(name, "x")] for name in (*files, "test")])
     monkeypatch.setitem(corpora.CORPORA, "toy", published)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("ANNOTATED_DATA", raising=False)
@@ -298,14 +298,14 @@ def corpus(server, tmp_path, monkeypatch):
 def test_fetch_brings_what_is_missing_and_says_the_licence_once(server, corpus, tmp_path, capsys):
     folder = fetch("toy", **FAST)
     assert folder == tmp_path / "cache" / "annotated" == cache_folder()
-    assert len(server.asked) == 2 and missing_files("toy", folder) == []
+    assert len(server.asked) == 2 and _missing_files("toy", folder) == []
     out, err = capsys.readouterr()
     assert out == "" and err.count(corpus.licence) == 1
     assert fetch("toy") == folder and len(server.asked) == 2
     assert capsys.readouterr() == ("", "")
     (folder / "toy" / "b").write_bytes(b"damaged")
     fetch("toy")
-    assert len(server.asked) == 3 and missing_files("toy", folder) == []
+    assert len(server.asked) == 3 and _missing_files("toy", folder) == []
 
 
 def test_load_fetches_into_the_cache_and_only_there(server, corpus, tmp_path, monkeypatch):
@@ -322,7 +322,7 @@ def test_load_fetches_into_the_cache_and_only_there(server, corpus, tmp_path, mo
 
 def test_fetch_into_a_folder_and_unknown_names(server, corpus, tmp_path):
     assert fetch("toy", tmp_path / "here") == tmp_path / "here"
-    assert missing_files("toy", tmp_path / "here") == [] and not (tmp_path / "cache").exists()
+    assert _missing_files("toy", tmp_path / "here") == [] and not (tmp_path / "cache").exists()
     for name in ("wmt", "grammar"):
         with pytest.raises(ValueError, match=f"name='{name}' is no corpus; there are grammar, multi30k-en-de"):
             fetch(name)
@@ -402,7 +402,7 @@ def test_interrupted_and_resumed(server, tmp_path, number, code):
     server.slow = 0.0
     time.sleep(0.1)  # until the first answer has noticed that nobody listens
     server.sent = 0
-    fetch_file(server.file(), tmp_path, **FAST)
+    _fetch_file(server.file(), tmp_path, **FAST)
     assert_fetched(tmp_path)
     assert server.asked == [None, f"bytes={len(kept)}-"]
     assert_sent(server, len(CONTENT) - len(kept))

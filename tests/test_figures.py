@@ -16,27 +16,27 @@ from shapes import checked, unseen
 from annotated import figures
 from annotated.attention import scaled_dot_product_attention
 from annotated.data import Subwords, Words, split_words
-from annotated.decoding import Translator, evaluating
+from annotated.decoding import Translator, _evaluating
 from annotated.figures import (
-    KINDS,
+    _KINDS,
     Maps,
-    Viewer,
+    _interval,
+    _look,
+    _look_all,
+    _mass,
+    _percent,
+    _position_share,
+    _recording,
+    _relations,
+    _render_svg,
+    _subjects,
+    _tokens,
+    _Viewer,
     alignment_error,
     attention_maps,
     attentions,
     heatmap,
-    interval,
     links,
-    look,
-    look_all,
-    mass,
-    percent,
-    position_share,
-    recording,
-    relations,
-    still,
-    subjects,
-    tokens,
     viewer,
     without_head,
 )
@@ -101,7 +101,7 @@ def test_the_maps_are_the_weights_the_model_averages_with(norm, bias):
     spied.load_state_dict(plain.state_dict())
     source, target = batch()
     found = attention_maps(plain, source, target)
-    with evaluating(spied):
+    with _evaluating(spied):
         spied(source, target)
     order = [*((k, i) for k in ("encoder",) for i in range(N)), *((k, i) for i in range(N) for k in ("decoder", "cross"))]
     for (kind, layer), wanted in zip(order, seen, strict=True):
@@ -120,15 +120,15 @@ def test_nobody_looks_at_padding_or_at_the_future():
 def test_looking_leaves_the_model_as_it_was():
     net = model().train()
     before = {name: x.clone() for name, x in net.state_dict().items()}
-    with pytest.raises(RuntimeError, match="stop"), recording(net):
+    with pytest.raises(RuntimeError, match="stop"), _recording(net):
         raise RuntimeError("stop")
     first, again = (attention_maps(net, *batch()) for _ in range(2))
     assert net.training and not any(m._forward_pre_hooks for m in net.modules())
     assert all(torch.equal(x, before[name]) for name, x in net.state_dict().items())
-    assert all(torch.equal(first[k], again[k]) and not first[k].is_inference() for k in KINDS)  # no dropout
-    with recording(net) as seen:
+    assert all(torch.equal(first[k], again[k]) and not first[k].is_inference() for k in _KINDS)  # no dropout
+    with _recording(net) as seen:
         net(*batch())
-    assert {kind: len(x) for kind, x in seen.items()} == dict.fromkeys(KINDS, N)
+    assert {kind: len(x) for kind, x in seen.items()} == dict.fromkeys(_KINDS, N)
 
 
 def test_a_model_without_such_layers_is_refused():
@@ -143,19 +143,19 @@ def test_a_model_without_such_layers_is_refused():
 def test_a_sentence_has_the_same_maps_alone_and_among_others():
     lines = ["w1 w2 w3", "w4", "w5 w6 w7 w8 w9 w9"]
     wanted = ["w3 w2", "w1 w1 w1 w1 w1", "w9"]
-    together = look_all(translator(), lines, wanted, batch=2)
+    together = _look_all(translator(), lines, wanted, batch=2)
     for line, target, m in zip(lines, wanted, together, strict=True):
-        alone = look(translator(), line, target)
+        alone = _look(translator(), line, target)
         assert m.source == [*line.split(), "<eos>"] and m.written == [*target.split(), "<eos>"]
         assert m.target == ["<bos>", *target.split()] and alone.source == m.source
-        for kind in KINDS:
+        for kind in _KINDS:
             torch.testing.assert_close(m.weights[kind], alone.weights[kind])
             assert m.weights[kind].shape == (N, H, len(m.queries(kind)), len(m.keys(kind)))
     assert m.queries("cross") == ["→ w9", "→ <eos>"] and m.keys("decoder") == ["<bos>", "w9"]
 
 
 def test_without_a_translation_the_models_own_is_looked_at():
-    m = look(translator(), "w1 w2", max_len=3)
+    m = _look(translator(), "w1 w2", max_len=3)
     assert 1 <= len(m.written) <= 3 and m.target == ["<bos>", *m.written[:-1]]
 
 
@@ -166,14 +166,14 @@ def test_without_a_translation_the_models_own_is_looked_at():
 ])
 def test_sentences_that_make_no_pairs_are_refused(given, error, message):
     with pytest.raises(error, match=message):
-        look_all(translator(), *given)
+        _look_all(translator(), *given)
 
 
 def test_names_of_tokens():
     words = Words(["a", "b"])
-    assert tokens(words, [4, 5, 2]) == ["a", "b", "<eos>"]
+    assert _tokens(words, [4, 5, 2]) == ["a", "b", "<eos>"]
     pieces = Subwords.train(["low lower lowest newer newest wide"] * 20, 290)
-    names = tokens(pieces, pieces.encode("lowlowest newwide"))
+    names = _tokens(pieces, pieces.encode("lowlowest newwide"))
     assert names[-1] == "<eos>" and "".join(names[:-1]).replace("·", "") == "lowlowestnewwide"
     assert sum(not n.startswith("·") for n in names[:-1]) == 2 < len(names) - 1  # two words of more than two pieces
 
@@ -181,7 +181,7 @@ def test_names_of_tokens():
         def decode(self, ids):
             return "x" if ids == [7] else ""
 
-    assert tokens(Other(), [7, 2]) == ["x", "<2>"]
+    assert _tokens(Other(), [7, 2]) == ["x", "<2>"]
 
 
 # ---- measures
@@ -189,7 +189,7 @@ def test_names_of_tokens():
 
 def test_mass_and_position_share_by_loops():
     all_maps, relation = [maps(seed=0), maps(5, 4, seed=9)], [(0, 3, (1, 2)), (1, 0, (0,)), (0, 6, (10,))]
-    found, share = mass(all_maps, "cross", relation), position_share(all_maps, "cross", relation)
+    found, share = _mass(all_maps, "cross", relation), _position_share(all_maps, "cross", relation)
     assert found.shape == share.shape == (3, N, H)
     for n, (b, t, keys) in enumerate(relation):
         torch.testing.assert_close(found[n], sum(all_maps[b].weights["cross"][:, :, t, s] for s in keys))
@@ -206,27 +206,27 @@ def test_a_head_that_keeps_a_distance_has_no_more_than_its_position_share():
     back[..., torch.arange(1, 6), torch.arange(5)] = 1
     m = Maps(list("abcdef"), [], [], {"encoder": back})
     relation = [(0, 3, (2,)), (0, 5, (4,))]
-    assert mass([m], "encoder", relation).mean() == position_share([m], "encoder", relation).mean() == 1
+    assert _mass([m], "encoder", relation).mean() == _position_share([m], "encoder", relation).mean() == 1
     back[..., 3, 2] = 0  # now the distance promises more than is there
-    assert position_share([m], "encoder", relation)[0] > mass([m], "encoder", relation)[0]
+    assert _position_share([m], "encoder", relation)[0] > _mass([m], "encoder", relation)[0]
 
 
 def test_measures_refuse_what_they_cannot_measure():
-    for measure in (mass, position_share):
+    for measure in (_mass, _position_share):
         with pytest.raises(ValueError, match="kind must be one of"):
             measure([maps()], "self", [(0, 0, (0,))])
     with pytest.raises(ValueError, match="at least one query"):
-        mass([maps()], "cross", [])
+        _mass([maps()], "cross", [])
     with pytest.raises(ValueError, match="equally many, not 2 and 3"):
-        interval(torch.zeros(2), [0, 1, 2])
+        _interval(torch.zeros(2), [0, 1, 2])
     with pytest.raises(ValueError, match="not 0 and 0"):
-        interval(torch.zeros(0), [])
+        _interval(torch.zeros(0), [])
 
 
 def test_the_interval_covers_the_truth_as_often_as_it_says():
     generator, hits = torch.Generator().manual_seed(0), 0
     for seed in range(200):
-        hits += (lambda low, high: low <= 0 <= high)(*interval(
+        hits += (lambda low, high: low <= 0 <= high)(*_interval(
             torch.randn(60, generator=generator), list(range(60)), samples=300, seed=seed))
     assert 180 <= hits <= 198
 
@@ -234,20 +234,20 @@ def test_the_interval_covers_the_truth_as_often_as_it_says():
 def test_values_of_a_sentence_are_drawn_together():
     values, alone = torch.tensor([0.0, 1.0] * 40), list(range(80))
     paired = [i // 2 for i in range(80)]  # each sentence has a 0 and a 1: its mean is certain
-    assert interval(values, paired) == (0.5, 0.5)
-    low, high = interval(values, alone)
-    assert high - low > 0.1 and interval(values, alone) == (low, high) != interval(values, alone, seed=1)
+    assert _interval(values, paired) == (0.5, 0.5)
+    low, high = _interval(values, alone)
+    assert high - low > 0.1 and _interval(values, alone) == (low, high) != _interval(values, alone, seed=1)
 
 
 def test_the_grammars_subjects_and_relations():
     for e in examples():
-        words, found = split_words(e.source), relations(e)
-        for verb, noun in subjects(e):
+        words, found = split_words(e.source), _relations(e)
+        for verb, noun in _subjects(e):
             assert (noun > verb) == (verb == 0), e.source
             if words[verb] in ("am", "is", "has", "does") or words[verb].lower() in ("does", "is", "has"):
                 assert words[noun].lower() not in ("we", "they", "you"), e.source
         apart = {name: found["encoder", f"subject of {name}"] for name in ("can, must, will", "verbs in -s", "other verbs")}
-        assert sorted(sum(apart.values(), [])) == sorted((v, (n,)) for v, n in subjects(e))
+        assert sorted(sum(apart.values(), [])) == sorted((v, (n,)) for v, n in _subjects(e))
         assert all(words[v].lower() in ("can", "must", "will") for v, _ in apart["can, must, will"])
         assert all(words[v].endswith("s") for v, _ in apart["verbs in -s"])
         assert not any(words[v].endswith("s") or words[v] in ("can", "must", "will") for v, _ in apart["other verbs"])
@@ -259,9 +259,9 @@ def test_the_grammars_subjects_and_relations():
     e = next(e for e in examples() if split_words(e.source.lower()).count("the") == 2)
     words = split_words(e.source.lower())
     first, second = (i for i, w in enumerate(words) if w == "the")
-    assert (first, (second,)) in relations(e)["encoder", "same word"]
-    assert relations(e)["encoder", "previous token"][0] == (1, (0,))
-    assert relations(e)["encoder", "next token"][-1] == (len(words) - 1, (len(words),))
+    assert (first, (second,)) in _relations(e)["encoder", "same word"]
+    assert _relations(e)["encoder", "previous token"][0] == (1, (0,))
+    assert _relations(e)["encoder", "next token"][-1] == (len(words) - 1, (len(words),))
 
 
 def test_the_subject_is_the_noun_beside_the_verb():
@@ -269,7 +269,7 @@ def test_the_subject_is_the_noun_beside_the_verb():
     clause = ("(S (NP (PRP I)) (VP (VBP know) (SBAR (IN that) (S (NP (DT the) (NN dog)) "
               "(VP (VBZ eats) (NP (DT the) (NN egg)))))) (. .))")
     for tree, wanted in ((question, [(0, 2)]), (clause, [(1, 0), (5, 4)])):
-        assert subjects(Example("", "", (), (), tree, ())) == wanted
+        assert _subjects(Example("", "", (), (), tree, ())) == wanted
 
 
 def test_links_and_their_error():
@@ -302,12 +302,12 @@ def test_a_head_is_cut_out_and_put_back():
 def test_shape_comments():
     with checked(figures) as seen:
         attention_maps(model(), *batch())
-        look(translator(), "w1 w2", "w3")
-        mass([maps()], "cross", [(0, 1, (0,))])
-        position_share([maps()], "cross", [(0, 1, (0,))])
-        interval(torch.rand(4), [0, 1, 1, 2])
+        _look(translator(), "w1 w2", "w3")
+        _mass([maps()], "cross", [(0, 1, (0,))])
+        _position_share([maps()], "cross", [(0, 1, (0,))])
+        _interval(torch.rand(4), [0, 1, 1, 2])
         with without_head(translator().model, "encoder", 0, 1):
-            look(translator(), "w1 w2", "w3")
+            _look(translator(), "w1 w2", "w3")
     assert not unseen(seen, figures)
 
 
@@ -376,11 +376,11 @@ def test_the_viewer_asks_the_network_for_nothing_and_is_small():
 
 
 def test_the_still_figure_draws_every_weight_once():
-    rows = percent(maps())["decoder"][0][0]
-    svg = still(rows, [f"q{i}" for i in range(T)], [f"<{i}>" for i in range(T)], 'a "label"')
+    rows = _percent(maps())["decoder"][0][0]
+    svg = _render_svg(rows, [f"q{i}" for i in range(T)], [f"<{i}>" for i in range(T)], 'a "label"')
     assert len(re.findall(r"M\d+ \d+h", svg)) == T * (T + 1) // 2
     assert html.escape("<3>") in svg and 'aria-label="a &quot;label&quot;"' in svg
-    assert still([[100, 0]], ["q"], ["a", "b"], "x").count("<path") == 2
+    assert _render_svg([[100, 0]], ["q"], ["a", "b"], "x").count("<path") == 2
 
 
 @pytest.mark.parametrize("given, error, message", [
@@ -419,7 +419,7 @@ def shown(browser, tmp_path):
     """Open a viewer's own page; whatever the page complains of or asks for fails the test."""
     trouble, pages = [], []
 
-    def open_page(what: Viewer, **window):
+    def open_page(what: _Viewer, **window):
         path = tmp_path / "maps.html"
         what.save(path)
         page = browser.new_page(**({"viewport": {"width": 1000, "height": 900}} | window))
@@ -540,7 +540,7 @@ def test_words_that_look_like_html_are_words(shown):
 
 @pytest.mark.page
 def test_two_viewers_do_not_disturb_each_other(shown):
-    class Two(Viewer):
+    class Two(_Viewer):
         def _repr_html_(self):
             return super()._repr_html_() * 2
 

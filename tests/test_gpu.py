@@ -201,7 +201,7 @@ def test_the_loss_in_pieces_never_holds_all_logits():
 
     def watch(x, W, *rest):
         seen.append(len(x))
-        return gpu.loss_piece(x, W, *rest)
+        return gpu._loss_piece(x, W, *rest)
 
     x, W = torch.randn(100, 8), torch.randn(11, 8)
     gpu.chunked_loss(x, W, torch.randint(1, 11, (100,)), gpu.Pieces(rows=32, compute=watch))

@@ -10,7 +10,7 @@ import pytest
 
 from annotated import grammar
 from annotated.data import split_words
-from annotated.grammar import Nominal, conjugate, decline, grammar_examples, sample_clause, say, say_nominal
+from annotated.grammar import _conjugate, _decline, _Nominal, _sample_clause, _say, _say_nominal, grammar_examples
 
 
 @pytest.fixture(scope="module")
@@ -19,8 +19,8 @@ def examples():
 
 
 def phrase(word, determiner, case, adjective="", plural=False):
-    noun = next(noun for noun in grammar.NOUNS if noun.singular == word)
-    return " ".join(w for w, _ in say_nominal(Nominal(noun, determiner, adjective, plural), case, {})[1])
+    noun = next(noun for noun in grammar._NOUNS if noun.singular == word)
+    return " ".join(w for w, _ in _say_nominal(_Nominal(noun, determiner, adjective, plural), case, {})[1])
 
 
 def test_german_phrases_are_those_of_a_textbook():
@@ -54,16 +54,16 @@ def test_german_verbs_are_those_of_a_textbook():
         "helfen": "helfe hilfst hilft helfen", "wissen": "weiß weißt weiß wissen", "sein": "bin bist ist sind",
         "an|rufen": "rufe rufst ruft rufen", "schlafen": "schlafe schläfst schläft schlafen",
     }  # fmt: skip
-    verbs = {verb.german: verb for verb in grammar.VERBS}
-    assert {name: " ".join(conjugate(verbs[name])[1]) for name in table} == table
-    assert conjugate(verbs["sein"])[0] == ["am", "are", "is", "are"]
-    assert conjugate(verbs["wissen"])[0] == ["know", "know", "knows", "know"]
+    verbs = {verb.german: verb for verb in grammar._VERBS}
+    assert {name: " ".join(_conjugate(verbs[name])[1]) for name in table} == table
+    assert _conjugate(verbs["sein"])[0] == ["am", "are", "is", "are"]
+    assert _conjugate(verbs["wissen"])[0] == ["know", "know", "knows", "know"]
 
 
 def test_every_noun_declines():
-    for noun in grammar.NOUNS:
-        assert noun.gender in "mfnw" and noun.kind in grammar.ADJECTIVES
-        assert decline(noun, True, "dat")[-1] in "ns", f"{noun.german}: a dative plural ends in -n or -s"
+    for noun in grammar._NOUNS:
+        assert noun.gender in "mfnw" and noun.kind in grammar._ADJECTIVES
+        assert _decline(noun, True, "dat")[-1] in "ns", f"{noun.german}: a dative plural ends in -n or -s"
 
 
 def test_alignment_tree_and_antecedents(examples):
@@ -92,7 +92,7 @@ def test_every_pronoun_has_a_clear_antecedent(examples):
 
 
 def test_gender_of_it_is_that_of_its_antecedent(examples):
-    genders = {w: noun.gender for noun in grammar.NOUNS for w in (noun.singular,)}
+    genders = {w: noun.gender for noun in grammar._NOUNS for w in (noun.singular,)}
     german = {"m": {"er", "ihn", "ihm"}, "w": {"er", "ihn", "ihm"}, "f": {"sie", "ihr"}, "n": {"es", "ihm"}}
     seen = Counter()
     for example in examples[0]:
@@ -163,26 +163,26 @@ class EveryChoice:
 
 def test_count_is_exact(monkeypatch):
     """A grammar small enough to be written out has as many sentences as are counted."""
-    nouns = [noun for noun in grammar.NOUNS if noun.singular in ("man", "woman", "dog", "apple", "garden")]
-    verbs = [v for v in grammar.VERBS if v.german in ("schlafen", "sehen", "kennen", "essen", "sein", "geben", "sagen")]
-    monkeypatch.setattr(grammar, "NOUNS", tuple(nouns))
-    monkeypatch.setattr(grammar, "VERBS", tuple(v for v in verbs if v.german not in ("sehen", "geben")))
-    monkeypatch.setattr(grammar, "ADJECTIVES", {kind: dict(list(words.items())[:2]) for kind, words in grammar.ADJECTIVES.items()})
-    monkeypatch.setattr(grammar, "DETERMINERS", {k: grammar.DETERMINERS[k] for k in ("the", "a")})
-    monkeypatch.setattr(grammar, "AUXILIARIES", {"can": grammar.AUXILIARIES["can"]})
-    grammar.nouns_of.cache_clear()
+    nouns = [noun for noun in grammar._NOUNS if noun.singular in ("man", "woman", "dog", "apple", "garden")]
+    verbs = [v for v in grammar._VERBS if v.german in ("schlafen", "sehen", "kennen", "essen", "sein", "geben", "sagen")]
+    monkeypatch.setattr(grammar, "_NOUNS", tuple(nouns))
+    monkeypatch.setattr(grammar, "_VERBS", tuple(v for v in verbs if v.german not in ("sehen", "geben")))
+    monkeypatch.setattr(grammar, "_ADJECTIVES", {kind: dict(list(words.items())[:2]) for kind, words in grammar._ADJECTIVES.items()})
+    monkeypatch.setattr(grammar, "_DETERMINERS", {k: grammar._DETERMINERS[k] for k in ("the", "a")})
+    monkeypatch.setattr(grammar, "_AUXILIARIES", {"can": grammar._AUXILIARIES["can"]})
+    grammar._nouns_of.cache_clear()
     try:
         rng, sentences = EveryChoice(), set()
         while True:
-            clause = sample_clause(rng)
-            sentences.add(say(clause).source)
+            clause = _sample_clause(rng)
+            sentences.add(_say(clause).source)
             try:
                 rng.advance()
             except Exhausted:
                 break
-        assert len(sentences) * (2 + len(grammar.PARTICLES["adverb"])) == grammar.count_sentences()
+        assert len(sentences) * (2 + len(grammar._PARTICLES["adverb"])) == grammar.count_sentences()
     finally:
-        grammar.nouns_of.cache_clear()
+        grammar._nouns_of.cache_clear()
 
 
 def test_over_a_million_sentences():

@@ -18,20 +18,20 @@ from torch import nn
 import annotated
 import annotated.interop as interop
 from annotated import cli
-from annotated.data import Subwords, Words, train_subwords
+from annotated.data import Subwords, Words, _train_subwords
 from annotated.decoding import greedy, packed
 from annotated.grammar import grammar_corpus
 from annotated.interop import (
-    Generation,
-    Guided,
     MarianVocabulary,
     PublishedTranslator,
-    find_folder,
+    _find_folder,
+    _Generation,
+    _Guided,
+    _published_search,
+    _read_generation,
     from_marian,
     from_torch,
     load_marian,
-    published_search,
-    read_generation,
     to_marian,
     to_onnx,
     to_torch,
@@ -96,7 +96,7 @@ def without_filling(rows, outputs, pad):
 @pytest.fixture(scope="module", params=MODELS)
 def pair(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("marian")
-    return published(folder, **MODELS[request.param]), from_marian(folder), read_generation(folder)
+    return published(folder, **MODELS[request.param]), from_marian(folder), _read_generation(folder)
 
 
 def test_logits_are_theirs(pair):
@@ -117,7 +117,7 @@ def test_greedy_output_is_theirs(pair):
     theirs, ours, how = pair
     source, pad = sources(), theirs.config.pad_token_id
     made = theirs.generate(source, attention_mask=source != pad, num_beams=1, do_sample=False)
-    found = greedy(Guided(packed(ours), how), source, how.max_len)
+    found = greedy(_Guided(packed(ours), how), source, how.max_len)
     assert without_filling(made, found, pad)
     assert not {pad, 7} & {i for ids in found for i in ids}
 
@@ -130,7 +130,7 @@ def test_beam_output_is_theirs(pair, beam, power, renormalise):
         source, attention_mask=source != pad, num_beams=beam, num_return_sequences=beam, length_penalty=power,
         do_sample=False, renormalize_logits=renormalise, return_dict_in_generate=True, output_scores=True)
     how = replace(how, beam=beam, power=power, renormalise=renormalise)
-    found = [hypothesis for pool in published_search(packed(ours), source, how) for hypothesis in pool]
+    found = [hypothesis for pool in _published_search(packed(ours), source, how) for hypothesis in pool]
     assert without_filling(made.sequences, [ids for ids, _ in found], pad)
     scores = torch.tensor([score for _, score in found])
     torch.testing.assert_close(scores, made.sequences_scores, rtol=1e-4, atol=1e-4)
@@ -141,8 +141,8 @@ def test_the_cases_above_end_early_and_late(tmp_path):
     lengths = set()
     for name, change in MODELS.items():
         published(tmp_path / name, **change)
-        how = read_generation(tmp_path / name)
-        found = published_search(from_marian(tmp_path / name), sources(), how)
+        how = _read_generation(tmp_path / name)
+        found = _published_search(from_marian(tmp_path / name), sources(), how)
         lengths |= {len(ids) for pool in found for ids, _ in pool}
         assert all(ids[-1] == 0 for pool in found for ids, _ in pool)
     assert min(lengths) < 5 and max(lengths) == 16 and len(lengths) > 5
@@ -150,10 +150,10 @@ def test_the_cases_above_end_early_and_late(tmp_path):
 
 def test_an_output_does_not_depend_on_its_batch(tmp_path):
     published(tmp_path)
-    model, how, source = from_marian(tmp_path), read_generation(tmp_path), sources()
-    together = published_search(model, source, how)
+    model, how, source = from_marian(tmp_path), _read_generation(tmp_path), sources()
+    together = _published_search(model, source, how)
     for row, pool in zip(source, together):
-        ((alone),) = published_search(model, row[None][:, row != 58], how)
+        ((alone),) = _published_search(model, row[None][:, row != 58], how)
         assert [ids for ids, _ in alone] == [ids for ids, _ in pool]
 
 
@@ -193,7 +193,7 @@ def pieces_of(lines, vocab, kind):
     settings["model_type"] = "unigram" if kind == "unigram" else "bpe"
     if kind == "bytes":
         settings["character_coverage"] = 0.98
-    return train_subwords(lines, vocab + 300 * (kind == "bytes"), **settings)
+    return _train_subwords(lines, vocab + 300 * (kind == "bytes"), **settings)
 
 
 def vocabulary_folder(folder, kind, separate):
@@ -343,24 +343,24 @@ def test_rules_that_are_not_here_are_named(tmp_path):
                   {"repetition_penalty": 1.2}, {"min_length": 5}, {"suppress_tokens": [7]}):
         (tmp_path / "generation_config.json").write_text(json.dumps(rules))
         with pytest.raises(ValueError, match=f"{list(rules)[0]}.* which this search lacks"):
-            read_generation(tmp_path)
+            _read_generation(tmp_path)
     silent = {"early_stopping": False, "no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "min_length": 0}
     (tmp_path / "generation_config.json").write_text(json.dumps(silent))
-    assert read_generation(tmp_path) == interop.Generation()
+    assert _read_generation(tmp_path) == interop._Generation()
 
 
 @pytest.mark.parametrize("given,power", [(0.0, 0.0), (-0.5, -0.5), (None, 1.0)])
 def test_a_length_penalty_of_0_is_no_missing_one(tmp_path, given, power):
     (tmp_path / "generation_config.json").write_text(json.dumps({"length_penalty": given}))
-    assert read_generation(tmp_path).power == power
+    assert _read_generation(tmp_path).power == power
 
 
 def test_a_name_that_cannot_be_had_is_one_line():
     with pytest.raises(ValueError, match="^no-such-owner/no-such-model is no folder here") as error:
-        find_folder("no-such-owner/no-such-model")
+        _find_folder("no-such-owner/no-such-model")
     assert "\n" not in str(error.value)
     with pytest.raises(ValueError, match="has no config.json"):
-        find_folder("tests/no-such-folder")  # a folder of this name is here, so no hub is asked
+        _find_folder("tests/no-such-folder")  # a folder of this name is here, so no hub is asked
 
 
 def test_importing_the_package_stays_light():
@@ -399,7 +399,7 @@ def test_a_model_of_ours_is_the_same_as_a_marian_folder(trained, tmp_path):
     to_marian(model, vocabulary, tmp_path)
     assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items())
     theirs, tokenizer = MarianMTModel.from_pretrained(tmp_path), MarianTokenizer.from_pretrained(tmp_path)
-    order = interop.marian_vocabulary(vocabulary, model.config)[1]
+    order = interop._marian_vocabulary(vocabulary, model.config)[1]
     source, target = sources(pad=0), torch.randint(4, 431, (7, 9))
     source[source == 0] = 0
     source[:, -1], target[:, 0] = 2, 1
@@ -443,7 +443,7 @@ def test_in_and_out_again_gives_the_same_folder(tmp_path, name):
     vocabulary.files, vocabulary.source_ids, vocabulary.target_ids = files, {"a": 1}, {"b": 2}
     to_marian(model, vocabulary, tmp_path / "two")
     again = json.loads((tmp_path / "two" / "config.json").read_text())
-    same = set(interop.MARIAN_FIELDS.values()) - {"dropout"}
+    same = set(interop._MARIAN_FIELDS.values()) - {"dropout"}
     assert {key: again[key] for key in same} == {key: about[key] for key in same}
     source, target = sources(), torch.randint(1, 58, (7, 9))
     target[:, 0] = model.config.bos
@@ -534,7 +534,7 @@ def test_onnx_computes_the_same_for_every_shape(tmp_path, change):
     c = model.config
     to_onnx(model, tmp_path)
     encoder, step = (onnxruntime.InferenceSession(tmp_path / f"{name}.onnx") for name in ("encoder", "step"))
-    past, memory, _ = interop.graph_names(c.decoder_layers)
+    past, memory, _ = interop._graph_names(c.decoder_layers)
     for B, S in ((5, 7), (1, 1), (3, 11)):
         source, target = torch.randint(4, 13, (B, S)), torch.randint(4, 17, (B, 6))
         source[-1, S // 2 + 1 :] = 0
@@ -553,18 +553,18 @@ def test_shape_comments_hold(tmp_path):
     published(tmp_path)
     with shapes.checked(interop) as seen:
         model = from_marian(tmp_path)
-        how = Generation(beam=3, max_len=4, forced_eos=True, forbidden=(5,))
-        published_search(model, sources(), how)
-        greedy(Guided(model, how), sources(), 4)
-        assert interop.feature_order(6).tolist() == [0, 2, 4, 1, 3, 5]
-        twin = interop.with_biases(model)
-        interop.start_from_zero(twin)
+        how = _Generation(beam=3, max_len=4, forced_eos=True, forbidden=(5,))
+        _published_search(model, sources(), how)
+        greedy(_Guided(model, how), sources(), 4)
+        assert interop._feature_order(6).tolist() == [0, 2, 4, 1, 3, 5]
+        twin = interop._with_biases(model)
+        interop._start_from_zero(twin)
         vocabulary_folder(tmp_path, "unigram", False)
         table = json.loads((tmp_path / "vocab.json").read_text())
         published(tmp_path, vocab_size=len(table))
         load_marian(tmp_path, kind=PublishedTranslator).translate(["The man sleeps."], beam=2)
-        plain, source, ids = interop.traceable(model), sources(), torch.zeros(7, dtype=torch.long)
+        plain, source, ids = interop._traceable(model), sources(), torch.zeros(7, dtype=torch.long)
         state = plain.start(source)
         flat = [x for cache in (*state.caches, *state.memory) for x in (cache.K, cache.V)]
-        interop.StepGraph(plain)(ids, source, *flat)
+        interop._StepGraph(plain)(ids, source, *flat)
     assert not shapes.unseen(seen, interop)

@@ -9,11 +9,11 @@ from shapes import checked, unseen
 
 from annotated import optimization
 from annotated.optimization import (
-    check_spread,
+    _check_spread,
+    _smoothed_loss,
     label_smoothed_loss,
     learning_rate,
     optimizer,
-    smoothed_loss,
     spread_over_all,
     spread_over_others,
     spread_over_words,
@@ -159,13 +159,13 @@ def test_the_loss_written_out_is_the_definition(spread, eps, pad):
                 total -= sum(q * x for q, x in zip(goals(name, right, V, eps, pad), log_p[b, t].tolist(), strict=True))
                 count += 1
     assert count == B * T - 3
-    assert smoothed_loss(logits, target, spread, eps, pad).item() == pytest.approx(total / count, rel=1e-6)
+    assert _smoothed_loss(logits, target, spread, eps, pad).item() == pytest.approx(total / count, rel=1e-6)
 
 
 @pytest.mark.parametrize("eps", [0.0, 0.1, 0.9])
 def test_the_fast_loss_is_the_one_written_out(eps):
     found = []
-    for loss in (label_smoothed_loss, lambda x, y, eps: smoothed_loss(x, y, spread_over_all, eps)):
+    for loss in (label_smoothed_loss, lambda x, y, eps: _smoothed_loss(x, y, spread_over_all, eps)):
         logits, target = batch()
         logits.requires_grad_()
         value = loss(logits, target, eps=eps)
@@ -188,11 +188,11 @@ def test_no_prediction_is_better_than_the_target_itself(spread):
     goal = spread(target, V, 0.1).double()
     floor = torch.special.entr(goal).sum(-1).mean().item()
     tiny = 1e-30  # of padding, which one definition never wants
-    reached = smoothed_loss((goal + tiny).log(), target, spread, 0.1).item()
+    reached = _smoothed_loss((goal + tiny).log(), target, spread, 0.1).item()
     assert reached == pytest.approx(floor, rel=1e-6)
     for seed in range(5):
         noise = 0.1 * torch.randn(1, 3, V, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
-        assert smoothed_loss((goal + tiny).log() + noise, target, spread, 0.1).item() > floor
+        assert _smoothed_loss((goal + tiny).log() + noise, target, spread, 0.1).item() > floor
 
 
 def test_labels_replaced_at_random_have_the_smoothed_loss_on_average():
@@ -207,7 +207,7 @@ def test_labels_replaced_at_random_have_the_smoothed_loss_on_average():
     assert abs(lost.mean() - sharp) > 40 * lost.std() / math.sqrt(200_000)
 
 
-@pytest.mark.parametrize("loss", [label_smoothed_loss, smoothed_loss])
+@pytest.mark.parametrize("loss", [label_smoothed_loss, _smoothed_loss])
 def test_more_padding_changes_no_loss(loss):
     logits, target = batch()
     wide = F.pad(logits, (0, 0, 0, 5), value=2.0), F.pad(target, (0, 5), value=PAD)
@@ -223,7 +223,7 @@ def test_half_precision_is_summed_in_full(dtype):
     torch.testing.assert_close(made, label_smoothed_loss(logits.float(), target))
 
 
-@pytest.mark.parametrize("loss", [label_smoothed_loss, smoothed_loss])
+@pytest.mark.parametrize("loss", [label_smoothed_loss, _smoothed_loss])
 def test_logits_and_target_that_do_not_fit_are_refused(loss):
     logits, target = batch()
     with pytest.raises(ValueError, match=r"need a target of shape \(3, 7\), got \(7, 3\)"):
@@ -245,12 +245,12 @@ def test_shape_comments():
     logits, target = batch()
     with checked(optimization) as seen:
         for spread in SPREADS:
-            smoothed_loss(logits, target, spread)
+            _smoothed_loss(logits, target, spread)
         label_smoothed_loss(logits, target)
     assert not unseen(seen, optimization)
 
 
 def test_the_check_says_what_would_do():
-    assert check_spread(5, 0.1, 3) is None
+    assert _check_spread(5, 0.1, 3) is None
     with pytest.raises(ValueError, match="vocab must be 3 or more to spread eps over, got 2"):
-        check_spread(2, 0.1, 3)
+        _check_spread(2, 0.1, 3)

@@ -15,32 +15,32 @@ from annotated.decoding import beam_search, greedy, hypotheses
 from annotated.grammar import grammar_examples
 from annotated.parsing import (
     WellFormed,
-    attempt,
+    _attempt,
+    _by_word,
+    _cleaned,
+    _common_labels,
+    _deepest,
+    _encode_tree,
+    _encode_words,
+    _leaves,
+    _matched,
+    _parse_brackets,
+    _signature,
+    _spans,
+    _trees_in,
+    _unwrapped,
+    _vocabularies,
+    _words_of,
+    _write_tree,
     bracket_f1,
-    by_word,
-    cleaned,
-    common_labels,
-    deepest,
     delinearize,
-    encode_tree,
-    encode_words,
-    leaves,
+    init_cross_attention_diagonal,
     linearize,
     load_treebank,
-    matched,
-    parse_brackets,
     parse_words,
     read_trees,
     repair,
     right_branching,
-    side_by_side,
-    signature,
-    spans,
-    trees_in,
-    unwrapped,
-    vocabularies,
-    words_of,
-    write_tree,
 )
 from annotated.transformer import TINY, Transformer
 
@@ -83,14 +83,14 @@ def grammar():
 
 def test_brackets_there_and_back():
     for tree in random_trees(200):
-        text = write_tree(tree)
-        assert parse_brackets(text) == [tree]
-        assert parse_brackets(text.replace(" ", " \n\t ")) == [tree]
+        text = _write_tree(tree)
+        assert _parse_brackets(text) == [tree]
+        assert _parse_brackets(text.replace(" ", " \n\t ")) == [tree]
 
 
 def test_several_trees_and_unlabelled_brackets():
-    assert parse_brackets("( (S (NN a)) )\n(NN b)") == [("", ("S", ("NN", "a"))), ("NN", "b")]
-    assert parse_brackets("") == []
+    assert _parse_brackets("( (S (NN a)) )\n(NN b)") == [("", ("S", ("NN", "a"))), ("NN", "b")]
+    assert _parse_brackets("") == []
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -105,34 +105,34 @@ def test_several_trees_and_unlabelled_brackets():
 ])
 def test_bad_brackets_are_refused(text, message):
     with pytest.raises(ValueError, match=message):
-        parse_brackets(text, "name.mrg")
+        _parse_brackets(text, "name.mrg")
     with pytest.raises(ValueError, match="name.mrg"):
-        parse_brackets(text, "name.mrg")
+        _parse_brackets(text, "name.mrg")
 
 
 def test_the_deepest_tree_that_is_read_is_not_too_deep_for_what_follows():
     tree = "(S " * 298 + "(NN a)" + ")" * 298
-    assert write_tree(parse_brackets(tree)[0]) == tree and trees_in(tree) == [tree]
+    assert _write_tree(_parse_brackets(tree)[0]) == tree and _trees_in(tree) == [tree]
     assert delinearize(linearize(tree), ["a"], ["NN"]) == tree
     assert bracket_f1([tree], [tree])[2] == 100
-    assert deepest([tree]) == 298 and words_of(tree) == ["a"]
+    assert _deepest([tree]) == 298 and _words_of(tree) == ["a"]
 
 
 def test_by_hand():
     assert linearize(CAT) == ["(S", "(NP", "*", "*", "*", ")", "(VP", "*", ")", "*", ")"]
-    assert by_word(linearize(CAT)) == ["(S(NP*", "*", "*)", "(VP*)", "*)"]
+    assert _by_word(linearize(CAT)) == ["(S(NP*", "*", "*)", "(VP*)", "*)"]
     assert delinearize(["(S(NP*", "*)", "(VP*))"], ["a", "b", "c"]) == "(S (NP (XX a) (XX b)) (VP (XX c)))"
-    assert deepest([CAT]) == 2
+    assert _deepest([CAT]) == 2
 
 
 def test_sequences_there_and_back(grammar):
-    for text in [*map(write_tree, random_trees(300)), *grammar]:
-        tags, words = zip(*leaves(text), strict=True)
+    for text in [*map(_write_tree, random_trees(300)), *grammar]:
+        tags, words = zip(*_leaves(text), strict=True)
         symbols = linearize(text)
         assert delinearize(symbols, words, tags) == text
-        assert delinearize(by_word(symbols), words, tags) == text
-        assert len(by_word(symbols)) == len(words) == symbols.count("*")
-        assert "".join(by_word(symbols)) == "".join(symbols)
+        assert delinearize(_by_word(symbols), words, tags) == text
+        assert len(_by_word(symbols)) == len(words) == symbols.count("*")
+        assert "".join(_by_word(symbols)) == "".join(symbols)
 
 
 def test_roots_are_left_out():
@@ -151,7 +151,7 @@ def test_what_is_no_tree_over_two_words(symbols):
         words = ["a", "b", "c", "d"]
     with pytest.raises(ValueError, match=r"symbols|brackets|holds"):
         delinearize(symbols, words)
-    assert attempt(symbols, words) is None
+    assert _attempt(symbols, words) is None
 
 
 @pytest.mark.parametrize("symbols", [[], ["(S*", "*)"], ["(S", "(NP"], [")", "*"]])
@@ -159,19 +159,19 @@ def test_there_is_no_tree_without_words(symbols):
     assert repair(symbols, 0) == []
     with pytest.raises(ValueError, match="there are no words, and a tree holds at least one"):
         delinearize(repair(symbols, 0), [])
-    assert attempt(repair(symbols, 0), []) is None
+    assert _attempt(repair(symbols, 0), []) is None
 
 
 def test_repair_keeps_trees_and_makes_trees():
     for tree in random_trees(100):
-        symbols = linearize(write_tree(tree))
+        symbols = linearize(_write_tree(tree))
         assert repair(symbols, symbols.count("*")) == symbols
     rng = random.Random(1)
     for _ in range(2000):
         n = rng.randint(1, 7)
         noise = rng.choices(["(NP", "(S(VP*", "*", "*)", ")", "(X*)))"], k=rng.randrange(12))
         made = repair(noise, n)
-        assert made.count("*") == n and attempt(made, ["w"] * n) is not None, noise
+        assert made.count("*") == n and _attempt(made, ["w"] * n) is not None, noise
 
 
 def test_repair_by_hand():
@@ -188,8 +188,8 @@ def test_spans_against_another_count():
     for tree in random_trees(300, seed=2):
         found = []
         nested(tree, 0, found)
-        expected = sorted((parsing.SAME.get(label, label), a, b) for label, a, b in found)
-        assert sorted(spans(tree).elements()) == expected
+        expected = sorted((parsing._SAME.get(label, label), a, b) for label, a, b in found)
+        assert sorted(_spans(tree).elements()) == expected
 
 
 @pytest.mark.parametrize(("gold", "predicted", "expected"), [
@@ -227,7 +227,7 @@ def test_spans_against_another_count():
     (CAT, CAT.replace("cat", "dog"), (0, 0, 3)),
 ])
 def test_conventions_by_hand(gold, predicted, expected):
-    assert matched(gold, predicted) == expected
+    assert _matched(gold, predicted) == expected
 
 
 def test_f1_by_hand():
@@ -262,13 +262,13 @@ def test_the_score_refuses_what_it_cannot_count():
 def test_cleaning():
     raw = """( (S (NP-SBJ-1 (PRP They)) (VP=2 (VBP want) (S (NP-SBJ (-NONE- *-1)) (VP (TO to) (VP (VB go)))))
       (-LRB- -LRB-) (SBAR (-NONE- 0) (S (-NONE- *T*))) (. .)) )"""
-    assert trees_in(raw) == [
+    assert _trees_in(raw) == [
         "(S (NP (PRP They)) (VP (VBP want) (S (VP (TO to) (VP (VB go))))) (-LRB- -LRB-) (. .))"]
-    assert cleaned(("NP", ("-NONE-", "*"))) is None
-    assert cleaned(("NP", ("NP-1", ("NN-x", "a")))) == ("NP", ("NP", ("NN-x", "a")))  # unary chains stay
-    assert unwrapped(("", ("TOP", ("S", ("NN", "a"))))) == ("S", ("NN", "a"))
-    assert unwrapped(("", ("NP", ("NN", "a")), (".", "."))) == ("TOP", ("NP", ("NN", "a")), (".", "."))
-    assert trees_in("( (NN Title) )") == ["(NN Title)"]
+    assert _cleaned(("NP", ("-NONE-", "*"))) is None
+    assert _cleaned(("NP", ("NP-1", ("NN-x", "a")))) == ("NP", ("NP", ("NN-x", "a")))  # unary chains stay
+    assert _unwrapped(("", ("TOP", ("S", ("NN", "a"))))) == ("S", ("NN", "a"))
+    assert _unwrapped(("", ("NP", ("NN", "a")), (".", "."))) == ("TOP", ("NP", ("NN", "a")), (".", "."))
+    assert _trees_in("( (NN Title) )") == ["(NN Title)"]
 
 
 def test_files_and_folders(tmp_path):
@@ -329,19 +329,19 @@ def test_right_branching():
     assert right_branching(list("abcd"), "S", "VP") == "(S (XX a) (VP (XX b) (VP (XX c) (XX d))))"
     with pytest.raises(ValueError, match="words must be 1 or more"):
         right_branching([])
-    assert common_labels(["(S (NP (NN a)) (NP (NN b)))", "(S (VP (NN a)))", "(NN c)"]) == ("S", "NP")
+    assert _common_labels(["(S (NP (NN a)) (NP (NN b)))", "(S (VP (NN a)))", "(NN c)"]) == ("S", "NP")
 
 
 def test_rare_words_become_shapes():
-    assert len({signature(word) for word in ("cat", "Cat", "IL-2", "3.5", "p53", "sleeping", "sleeper")}) == 7
-    assert signature("walking") == signature("talking") and "(" not in signature("x(y")
+    assert len({_signature(word) for word in ("cat", "Cat", "IL-2", "3.5", "p53", "sleeping", "sleeper")}) == 7
+    assert _signature("walking") == _signature("talking") and "(" not in _signature("x(y")
     trees = ["(S (NN cat) (NN cat) (VB walking) (VB talking) (NN Zebra))"]
-    words, tokens = vocabularies(trees, least=2)
-    shape = words.ids[signature("walking")]
-    assert encode_words(["cat", "walking", "running", "Okapi"], words) == [words.ids["cat"], shape, shape, 3, 2]
-    source, target = encode_tree(trees[0], words, tokens)
+    words, tokens = _vocabularies(trees, least=2)
+    shape = words.ids[_signature("walking")]
+    assert _encode_words(["cat", "walking", "running", "Okapi"], words) == [words.ids["cat"], shape, shape, 3, 2]
+    source, target = _encode_tree(trees[0], words, tokens)
     assert len(source) == len(target) == 6 and source[-1] == target[-1] == 2
-    assert [tokens.words[i] for i in target[:-1]] == by_word(linearize(trees[0]))
+    assert [tokens.words[i] for i in target[:-1]] == _by_word(linearize(trees[0]))
 
 
 # ---- output that can only be a tree
@@ -349,7 +349,7 @@ def test_rare_words_become_shapes():
 
 @pytest.fixture(scope="module")
 def newborn(grammar):
-    words, tokens = vocabularies(grammar)
+    words, tokens = _vocabularies(grammar)
     torch.manual_seed(3)
     config = replace(TINY, N=1, d_model=32, d_ff=32, vocab=len(tokens), source_vocab=len(words))
     return Transformer(config).eval(), words, tokens
@@ -358,23 +358,23 @@ def newborn(grammar):
 @pytest.mark.parametrize("search", [greedy, partial(beam_search, beam=3), partial(beam_search, beam=2, alpha=0.0)])
 def test_random_weights_write_trees(grammar, newborn, search):
     model, words, tokens = newborn
-    sentences = [words_of(tree) for tree in grammar[:60]] + [["cat"], ["cat", "sleeps"], ["cat"] * 30]
+    sentences = [_words_of(tree) for tree in grammar[:60]] + [["cat"], ["cat", "sleeps"], ["cat"] * 30]
     free = parse_words(model, sentences, words, tokens, search)
     bound = parse_words(WellFormed(model, tokens), sentences, words, tokens, search)
-    assert sum(attempt(a, b) is None for a, b in zip(free, sentences, strict=True)) > 30
+    assert sum(_attempt(a, b) is None for a, b in zip(free, sentences, strict=True)) > 30
     for symbols, sentence in zip(bound, sentences, strict=True):
-        made = attempt(symbols, sentence)
+        made = _attempt(symbols, sentence)
         assert made is not None and len(symbols) == len(sentence)
         assert not made.startswith("(TOP"), "one bracket is around all words"
 
 
 def test_every_hypothesis_of_the_beam_is_a_tree(grammar, newborn):
     model, words, tokens = newborn
-    source = pad_batch([encode_words(words_of(tree), words) for tree in grammar[:9]])
+    source = pad_batch([_encode_words(_words_of(tree), words) for tree in grammar[:9]])
     for tree, found in zip(grammar, hypotheses(WellFormed(model, tokens), source, beam=4), strict=False):
         assert len(found) == 4
         for ids, _ in found:
-            assert ids[-1] == 2 and attempt([tokens.words[i] for i in ids[:-1]], words_of(tree))
+            assert ids[-1] == 2 and _attempt([tokens.words[i] for i in ids[:-1]], _words_of(tree))
 
 
 def test_the_constraint_allows_every_tree(grammar, newborn):
@@ -382,7 +382,7 @@ def test_the_constraint_allows_every_tree(grammar, newborn):
     model, words, tokens = newborn
     bound = WellFormed(model, tokens)
     for tree in grammar[:100]:
-        _, target = encode_tree(tree, words, tokens)
+        _, target = _encode_tree(tree, words, tokens)
         depth, left = torch.zeros(1, dtype=torch.long), torch.tensor([len(target) - 1])
         for token in target:
             assert bound.allowed(depth, left)[0, token]
@@ -391,7 +391,7 @@ def test_the_constraint_allows_every_tree(grammar, newborn):
 
 def test_the_constraint_changes_no_other_score(grammar, newborn):
     model, words, tokens = newborn
-    source = pad_batch([encode_words(words_of(tree), words) for tree in grammar[:5]])
+    source = pad_batch([_encode_words(_words_of(tree), words) for tree in grammar[:5]])
     ids = torch.full((5,), 1)
     with torch.inference_mode():
         free, _ = model.step(ids, model.start(source))
@@ -404,7 +404,7 @@ def test_the_constraint_changes_no_other_score(grammar, newborn):
 
 def test_batches_do_not_matter(grammar, newborn):
     model, words, tokens = newborn
-    sentences = [words_of(tree) for tree in grammar[:20]]
+    sentences = [_words_of(tree) for tree in grammar[:20]]
     together = parse_words(WellFormed(model, tokens), sentences, words, tokens)
     assert together == parse_words(WellFormed(model, tokens), sentences, words, tokens, size=1)
 
@@ -412,7 +412,7 @@ def test_batches_do_not_matter(grammar, newborn):
 def test_side_by_side_starts_on_the_diagonal():
     config = replace(TINY, vocab=50, source_vocab=70, positions="learned", norm="pre", final_norm=True)
     torch.manual_seed(0)
-    model = side_by_side(Transformer(config))
+    model = init_cross_attention_diagonal(Transformer(config))
     for layer in model.decoder.layers:
         assert torch.equal(layer.cross_attention.W_K.weight, layer.cross_attention.W_Q.weight)
         assert not torch.equal(layer.self_attention.W_K.weight, layer.self_attention.W_Q.weight)
@@ -433,7 +433,7 @@ def test_real_trees_there_and_back():
     except ValueError as error:
         pytest.skip(str(error))
     for tree in dev:
-        tags, words = zip(*leaves(tree), strict=True)
+        tags, words = zip(*_leaves(tree), strict=True)
         assert "-NONE-" not in tags
-        assert delinearize(by_word(linearize(tree)), words, tags) == tree
+        assert delinearize(_by_word(linearize(tree)), words, tags) == tree
     assert bracket_f1(dev, dev) == (100, 100, 100)

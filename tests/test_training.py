@@ -18,14 +18,14 @@ from annotated import training
 from annotated.data import make_batch
 from annotated.optimization import label_smoothed_loss, learning_rate, optimizer
 from annotated.training import (
-    Log,
     Recipe,
     Run,
+    _Log,
+    _prune,
+    _stream,
     average,
     list_checkpoints,
-    prune,
     save_checkpoint,
-    stream,
     train,
     update,
 )
@@ -115,13 +115,13 @@ def test_the_rate_peaks_at_the_end_of_the_warmup():
 
 
 def test_the_stream_goes_on_in_the_middle_of_an_epoch():
-    taken = [place for _, place in zip(range(12), ((t.sum().item(), p) for _, t, p in stream(some_batches)), strict=False)]
+    taken = [place for _, place in zip(range(12), ((t.sum().item(), p) for _, t, p in _stream(some_batches)), strict=False)]
     assert taken[4][1] == (0, 5) and taken[5][1] == (1, 1)
     epoch, position = taken[6][1]
-    again = [place for _, place in zip(range(5), ((t.sum().item(), p) for _, t, p in stream(some_batches, epoch, position)), strict=False)]
+    again = [place for _, place in zip(range(5), ((t.sum().item(), p) for _, t, p in _stream(some_batches, epoch, position)), strict=False)]
     assert again == taken[7:]
     with pytest.raises(ValueError, match="no batch"):
-        next(stream(lambda epoch, position: iter([])))
+        next(_stream(lambda epoch, position: iter([])))
 
 
 SCRIPT = """
@@ -195,12 +195,12 @@ def test_only_the_newest_checkpoints_stay(undisturbed):
 def test_a_stop_leaves_no_trace_among_the_checkpoints(tmp_path):
     for step in (20, 40, 53, 60, 80, 97):
         (tmp_path / "checkpoints" / f"{step:07d}").mkdir(parents=True)
-    prune(tmp_path, keep=3, every=20)
+    _prune(tmp_path, keep=3, every=20)
     assert [int(path.name) for path in list_checkpoints(tmp_path)] == [40, 60, 80, 97]  # the newest stays, to go on from
     (tmp_path / "checkpoints" / "0000100").mkdir()
-    prune(tmp_path, keep=3, every=20)
+    _prune(tmp_path, keep=3, every=20)
     assert [int(path.name) for path in list_checkpoints(tmp_path)] == [60, 80, 100]
-    prune(tmp_path / "nothing", keep=3, every=20)
+    _prune(tmp_path / "nothing", keep=3, every=20)
 
 
 def test_a_copy_beside_the_checkpoints_is_left_alone(tmp_path):
@@ -535,16 +535,16 @@ def test_everything_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch
 
 
 def test_a_log_drops_what_a_crash_cut_short(tmp_path):
-    log = Log(tmp_path, 0)
+    log = _Log(tmp_path, 0)
     for step in (1, 2, 3):
         log.add(step=step)
     (tmp_path / "log.jsonl").write_bytes((tmp_path / "log.jsonl").read_bytes() + b'{"step": 4, "lo\x00\x00\xff')
-    assert [line["step"] for line in Log(tmp_path, 9).lines] == [1, 2, 3]
+    assert [line["step"] for line in _Log(tmp_path, 9).lines] == [1, 2, 3]
     assert (tmp_path / "log.jsonl").read_text().count("\n") == 3
-    assert [line["step"] for line in Log(tmp_path, 2).lines] == [1, 2]
+    assert [line["step"] for line in _Log(tmp_path, 2).lines] == [1, 2]
     for strange in ('{"loss": 1.0}', "7", "null", '{"step": null}'):
         (tmp_path / "log.jsonl").write_text(f'{{"step": 1}}\n{strange}\n{{"step": 2}}\n')
-        assert Log(tmp_path, 9).lines == [{"step": 1}]
+        assert _Log(tmp_path, 9).lines == [{"step": 1}]
 
 
 # ---- losses that are read late
@@ -552,7 +552,7 @@ def test_a_log_drops_what_a_crash_cut_short(tmp_path):
 
 def pretend_gpu(monkeypatch, bad):
     "Read one update late, as on a GPU, and let update number `bad` have a loss that nobody has looked at."
-    made, init = [], training.Report.__init__
+    made, init = [], training._Report.__init__
 
     def late(self, *arguments):
         init(self, *arguments)
@@ -563,7 +563,7 @@ def pretend_gpu(monkeypatch, bad):
         made.append(tokens)
         return (loss * float("nan") if len(made) == bad else loss), tokens
 
-    monkeypatch.setattr(training.Report, "__init__", late)
+    monkeypatch.setattr(training._Report, "__init__", late)
     monkeypatch.setattr(training, "update", unseen)
     return made
 
@@ -600,12 +600,12 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
 def test_an_update_makes_nobody_wait_for_the_gpu():
     model = tiny_model().cuda()
     run = Run(model, optimizer(model))
-    coming = stream(some_batches)
+    coming = _stream(some_batches)
     run.advance(coming, Recipe())
     torch.cuda.set_sync_debug_mode("error")
     try:
         lines = [run.advance(coming, Recipe()) for _ in range(3)]
-        reads = [training.read_later(line["loss"]) for line in lines]
+        reads = [training._read_later(line["loss"]) for line in lines]
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert [read() for read in reads] == [line["loss"].item() for line in lines]

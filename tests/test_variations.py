@@ -16,15 +16,15 @@ from annotated.decoding import Translator, beam_search, greedy
 from annotated.training import Recipe
 from annotated.transformer import BASE, TINY, Config
 from annotated.variations import (
-    PRE_NORM,
-    PRESETS,
-    SCORES,
-    T_975,
+    _PRE_NORM,
+    _SCORES,
+    _T_975,
+    RELEASED_PRESETS,
     TABLE_3,
     AdditiveHeads,
     BilinearHeads,
     Variation,
-    prediction_interval,
+    _prediction_interval,
     shrink,
 )
 
@@ -65,11 +65,11 @@ def test_the_scores_are_the_formula_for_every_pair(kind):
                 assert (made[b, i, t] - weights @ V[b, i]).abs().max() < 1e-12
 
 
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", _SCORES)
 def test_every_attention_scores_with_parameters_of_its_own_which_learn(name):
     torch.manual_seed(0)
     config = replace(TINY, N=2, d_model=8, d_ff=8, h=2, vocab=11, P_drop=0.0)
-    model = SCORES[name].model(config)
+    model = _SCORES[name].model(config)
     added = [m for m in model.modules() if isinstance(m, AdditiveHeads | BilinearHeads)]
     assert len({id(m) for m in added}) == 2 + 2 * 2
     source, target = torch.randint(4, 11, (3, 5)), torch.randint(4, 11, (3, 6))
@@ -77,10 +77,10 @@ def test_every_attention_scores_with_parameters_of_its_own_which_learn(name):
     assert all(p.grad.abs().sum() > 0 for m in added for p in m.parameters())
 
 
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", _SCORES)
 def test_cached_and_packed_search_is_the_plain_one(name):
     torch.manual_seed(1)
-    model = SCORES[name].model(replace(TINY, N=1, d_model=16, d_ff=16, h=2, vocab=13)).double().eval()
+    model = _SCORES[name].model(replace(TINY, N=1, d_model=16, d_ff=16, h=2, vocab=13)).double().eval()
     source = torch.tensor([[5, 6, 7, 2], [8, 2, 0, 0]])
     for row, made in zip(source, greedy(model, source, max_len=6)):
         target = [1]
@@ -108,9 +108,9 @@ def test_the_rows_are_the_papers():
         assert differs <= allowed | ({"positions"} if row["row"] == "E" else set()), name
 
 
-@pytest.mark.parametrize("name", [*TABLE_3, *SCORES, *PRE_NORM, *PRESETS])
+@pytest.mark.parametrize("name", [*TABLE_3, *_SCORES, *_PRE_NORM, *RELEASED_PRESETS])
 def test_every_variation_is_a_model_and_a_recipe(name):
-    variation = (TABLE_3 | SCORES | PRE_NORM | PRESETS)[name]
+    variation = (TABLE_3 | _SCORES | _PRE_NORM | RELEASED_PRESETS)[name]
     assert set(variation.changes) <= {f.name for f in fields(Config)}
     Recipe(**variation.recipe)
     config = replace(shrink(variation.config), vocab=17)
@@ -138,20 +138,20 @@ def test_shrink_divides_sizes_and_nothing_else():
 
 def test_the_interval_is_the_textbooks():
     values = [3.0, 5.0, 4.0, 7.0, 1.0]
-    low, high = prediction_interval(values)
+    low, high = _prediction_interval(values)
     reach = 2.776 * statistics.stdev(values) * (1 + 1 / 5) ** 0.5
     assert abs(low - (4 - reach)) < 1e-9 and abs(high - (4 + reach)) < 1e-9
-    assert prediction_interval([2.0, 2.0]) == (2.0, 2.0)
+    assert _prediction_interval([2.0, 2.0]) == (2.0, 2.0)
 
 
 @pytest.mark.parametrize("count", [0, 1, 12])
 def test_too_few_or_too_many_values_are_refused(count):
     with pytest.raises(ValueError, match=f"values must be 2 to 11 numbers, got {count}"):
-        prediction_interval([1.0] * count)
+        _prediction_interval([1.0] * count)
 
 
 def test_the_factors_fall_towards_the_normal_distributions():
-    assert all(a > b > 1.96 for a, b in zip(T_975[1:], T_975[2:]))
+    assert all(a > b > 1.96 for a, b in zip(_T_975[1:], _T_975[2:]))
 
 
 # ---- the benchmark
@@ -174,7 +174,7 @@ def options(script, **more):
 
 def test_a_preset_changes_the_reduced_recipe_by_the_papers_factors(script):
     base = script.small_recipe(TABLE_3["base"], options(script))
-    v3 = script.small_recipe(PRESETS["t2t_v3"], options(script))
+    v3 = script.small_recipe(RELEASED_PRESETS["t2t_v3"], options(script))
     assert (base.warmup, base.rate, base.beta2, base.source_tokens) == (200, 0.5, 0.98, 1500)
     assert (v3.warmup, v3.rate, v3.beta2) == (400, 1.0, 0.997)
     assert v3.source_tokens == v3.target_tokens == 1500 * 8 * 4096 // 25000

@@ -182,7 +182,7 @@ def cells(chapter: Chapter, root: Path) -> Iterator[Problem]:
         if (n := length(cell)) > LONGEST and not has_class and not folded:
             yield cell.line, f"a cell of {n} lines, {LONGEST} are allowed"
     lengths = [length(c) for c in chapter.code()]
-    if lengths and (m := statistics.median(lengths)) > MEDIAN:
+    if lengths and not chapter.appendix and (m := statistics.median(lengths)) > MEDIAN:
         yield 1, f"half of the cells have {m:g} lines or more, {MEDIAN} are allowed"
 
 
