@@ -40,6 +40,7 @@ lint: $(STAMP)
 	$(PY) -m mypy --no-error-summary || failed=1; \
 	$(PY) tools/tangle.py --check || failed=1; \
 	$(PY) tools/collect.py --check || failed=1; \
+	$(PY) tools/drawings.py --check || failed=1; \
 	$(PY) tools/weave.py --check || failed=1; \
 	$(PY) tools/layout.py || failed=1; \
 	exit $$failed

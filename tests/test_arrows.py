@@ -8,11 +8,6 @@ from chapters import ROOT, module_order
 
 PACKAGE = ROOT / "annotated"
 ORDER = module_order()
-# To be removed when appendix H stands behind chapter 21 and the training backend is no part of the command line.
-CIRCLE = {
-    "cli": pytest.mark.xfail(strict=True, reason="reaches gpu, `annotated.load` and the version by import_module"),
-    "gpu": pytest.mark.xfail(strict=True, reason="takes its worker from the command line, which imports gpu"),
-}
 MOST_LINES = 3500  # of the package, for the fused attention alone
 
 
@@ -21,7 +16,7 @@ def found() -> list[str]:
     return house.faults(PACKAGE, ORDER)
 
 
-@pytest.mark.parametrize("module", [pytest.param(m, marks=CIRCLE.get(m, ())) for m in [*sorted(house.ROOTS), *ORDER]])
+@pytest.mark.parametrize("module", [*sorted(house.ROOTS), *ORDER])
 def test_the_arrows_of_a_module_point_back_to_earlier_chapters(module):
     own = [fault for fault in found() if fault.startswith(f"annotated/{module}.py:")]
     circles = [fault for fault in found() if fault.startswith("a circle: ") and f" {module} " in f"{fault} "]
@@ -33,7 +28,6 @@ def test_the_arrows_of_the_package_are_read():
     assert {("transformer", "attention"), ("decoding", "transformer"), ("__main__", "cli")} <= found
 
 
-@pytest.mark.xfail(strict=True, reason="gpu loads the command line")
 def test_the_fused_attention_does_not_load_the_command_line():
     _, loaded = house.closure("gpu", PACKAGE)
     assert "cli" not in loaded

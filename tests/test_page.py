@@ -166,7 +166,7 @@ CONTRAST = """() => {
   const light = c => { const [r, g, b] = c.map(v => { v /= 255; return v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; }); return .2126 * r + .7152 * g + .0722 * b; };
   const ground = e => { for (; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor); if ((c[3] ?? 1) > .99) return c.slice(0, 3); } return [255, 255, 255]; };
   const out = new Set();
-  for (const e of document.querySelectorAll('.bd-article mjx-c, .bd-article .highlight span, .bd-article figcaption, .bd-article svg.model text')) {
+  for (const e of document.querySelectorAll('.bd-article mjx-c, .bd-article .highlight span, .bd-article figcaption, .bd-article svg.model text, .bd-article svg.drawing text:not(.on):not(.under)')) {
     if (!e.getClientRects().length || e.closest('[style*=color]')) continue;
     const style = getComputedStyle(e), svg = e.tagName === 'text';
     const a = light(parse(svg ? style.fill : style.color).slice(0, 3)), b = light(ground(e.closest('svg')?.parentElement ?? e));
