@@ -34,7 +34,6 @@ PACKED_ALLOWED = {
     "07-transformer",
     "08-data",
     "09-optimization",
-    "10-training",
     "11-decoding",
     "12-evaluation",
     "14-gpu",
