@@ -15,6 +15,7 @@ from dataclasses import MISSING, asdict, fields, is_dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -95,7 +96,7 @@ def _plain(value: object) -> object:
     return json.loads(json.dumps(asdict(value) if is_dataclass(value) else value, default=str))
 
 
-def about_corpus(corpus: object, **more: object) -> dict:
+def about_corpus(corpus: Any, **more: object) -> dict:
     """What a record says of a `Corpus`: name, licence, the sha256 of its files; and more."""
     sums = {"licence": corpus.licence, "sha256": corpus.provenance}
     return {"corpus": corpus.name, **sums, **more}

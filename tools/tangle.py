@@ -32,7 +32,6 @@ PACKED_ALLOWED = {
     "04-multihead",
     "05-layers",
     "07-transformer",
-    "09-optimization",
     "11-decoding",
     "12-evaluation",
     "14-gpu",
