@@ -269,7 +269,7 @@ def word_for_word_baseline(
 
 def _connected_components(pairs):
     """Lists of pairs that share a string on either side, directly or through others."""
-    parent = {}
+    parent: dict[str, str] = {}
 
     def root(text):
         while parent.setdefault(text, text) != text:
@@ -397,7 +397,7 @@ class _Plan:
         batch = self.sequence[k]
         begin = self.cuts[batch]
         end = self.cuts[batch + 1]
-        parts = []
+        parts: list[np.ndarray] = []
         r = np.searchsorted(self.ends, begin, side="right")
         while not parts or self.ends[r - 1] < end:
             pairs, first = self.run(r)

@@ -367,7 +367,7 @@ class Run:
 
     model: nn.Module
     adam: torch.optim.Optimizer
-    folder: Path | str | None = None
+    folder: Path | None = None
     step: int = 0
     epoch: int = 0
     position: int = 0
@@ -450,7 +450,7 @@ class _Report:
     def __init__(self, log, run, steps):
         self.log = log
         self.run = run
-        self.waiting = deque()  # lines of the log whose loss is not read yet
+        self.waiting: deque = deque()  # lines of the log whose loss is not read yet
         self.tokens = 0
         self.late = int(next(run.model.parameters()).is_cuda)
         self.began = time.monotonic()
@@ -508,6 +508,7 @@ def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterab
         OSError: if the disk takes no more; names the last checkpoint.
         ValueError: if the folder's checkpoints are damaged or another model's.
     """
+    folder = None if folder is None else Path(folder)
     adam = optimizer(model, recipe.beta1, recipe.beta2, recipe.eps)
     run = start(model, adam, folder).resume(recipe.keep, recipe.save_every)
     log = _Log(folder, run.step)

@@ -40,8 +40,6 @@ PACKED_ALLOWED = {
     "19-figures",
     "20-after",
     "21-real-weights",
-    "F-grammar",
-    "G-corpora",
     "H-command-line",
 }
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
