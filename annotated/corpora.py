@@ -14,10 +14,11 @@ import sys
 import time
 import zipfile
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -32,17 +33,10 @@ __all__ = ["read_pairs", "CORPORA", "cache_folder", "fetch", "load_corpus", "pre
 
 
 def _decode_lines(content, name):
-    """Split the bytes of a text file into lines, at line feeds only.
+    """The lines of a text file, split at line feeds only, without line ends.
 
-    Args:
-        content: bytes in UTF-8, with or without a byte order mark.
-        name: the file's name, for the error.
-
-    Returns:
-        list of strings without line ends; a last empty line is no line.
-
-    Raises:
-        ValueError: a line is not UTF-8; the error names it.
+    A byte order mark and a last empty line are left out; ValueError names a line that is
+    not UTF-8.
     """
     lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     for number, line in enumerate(lines, start=1):
@@ -55,18 +49,9 @@ def _decode_lines(content, name):
 
 
 def _pair_lines(source, target, names):
-    """Pair the lines of two texts, leaving out pairs with an empty side.
+    """Pair the lines of two texts: the pairs without an empty side, and how many had one.
 
-    Args:
-        source: list of lines.
-        target: list of lines, the n-th a translation of the n-th of `source`.
-        names: the two files' names, for the error.
-
-    Returns:
-        list of (source, target), and how many pairs were left out.
-
-    Raises:
-        ValueError: the numbers of lines differ.
+    Raises ValueError, with the two files' names, where the numbers of lines differ.
     """
     if len(source) != len(target):
         raise ValueError(
@@ -77,15 +62,13 @@ def _pair_lines(source, target, names):
     return kept, len(pairs) - len(kept)
 
 
-def read_pairs(source_path, target_path):
-    """Read sentence pairs from two text files, line by line.
-
-    Args:
-        source_path: a UTF-8 text file, one sentence a line.
-        target_path: its translation, line by line.
+def read_pairs(
+    source_path: Path | str, target_path: Path | str
+) -> tuple[list[tuple[str, str]], int]:
+    """Read sentence pairs from two UTF-8 text files, one a translation of the other.
 
     Returns:
-        list of (source, target), and how many pairs were left out for an empty side.
+        (source, target) of each line, and how many were left out for an empty side.
 
     Raises:
         ValueError: a file is missing or not UTF-8, or the numbers of lines differ.
@@ -117,26 +100,20 @@ class _Published:
     """A corpus that others have published.
 
     Args:
-        files: tuple of `_Download`.
+        files: what it consists of.
         licence: what may be done with it, in a sentence.
-        read: makes the three parts from the files, a dict of path -> bytes.
+        read: makes the three parts from what the files hold, by path.
     """
 
-    files: tuple
+    files: tuple[_Download, ...]
     licence: str
-    read: Callable
+    read: Callable[[dict[str, bytes]], Iterable[list]]
 
 
 def _downloads(table, path, address):
-    """Write a table of files out.
+    """The files of a table of name, language, size and sha256.
 
-    Args:
-        table: lines of name, language, size and sha256.
-        path: see `_Download`; `{0}` stands for the name and `{1}` for the language.
-        address: the same.
-
-    Returns:
-        tuple of `_Download`.
+    In path and address `{0}` stands for the name and `{1}` for the language.
     """
     rows = [line.split() for line in table.strip().splitlines()]
     return tuple(_Download(path.format(*row), address.format(*row), int(row[2]), row[3])
@@ -187,34 +164,27 @@ _TATOEBA_CHINESE = _downloads(
 
 
 def _read_multi30k(files):
-    """Make the three parts of Multi30k from its six files.
-
-    Args:
-        files: path -> bytes: training, validation and test, source and target in turn.
-
-    Returns:
-        three lists of pairs.
-    """
-    lines = [(name, _decode_lines(content, name)) for name, content in files.items()]
-    both = zip(lines[::2], lines[1::2])
-    return [_pair_lines(source, target, (a, b))[0] for (a, source), (b, target) in both]
+    """Make the three parts of Multi30k from its six files, source and target in turn."""
+    names = list(files)
+    parts = []
+    for both in zip(names[::2], names[1::2]):
+        source, target = (_decode_lines(files[name], name) for name in both)
+        pairs, _ = _pair_lines(source, target, both)
+        parts.append(pairs)
+    return parts
 
 
 def _read_tatoeba(files):
     """Make the three parts of a Tatoeba export, whose lines are English TAB translation.
 
-    Args:
-        files: name -> bytes of the one file, a zip archive or plain text.
-
-    Returns:
-        three lists of pairs; English is the source in an archive, the target in a text file.
+    English is the source in a zip archive, and the target in a text file.
     """
-    (name, content), = files.items()
-    packed = name.endswith(".zip")
-    if packed:
+    ((name, content),) = files.items()
+    archive = name.endswith(".zip")
+    if archive:
         content = zipfile.ZipFile(io.BytesIO(content)).read("deu.txt")
     rows = [line.split("\t") for line in _decode_lines(content, name)]
-    pairs = ((row[0], row[1]) if packed else (row[1], row[0]) for row in rows)
+    pairs = [(row[0], row[1]) if archive else (row[1], row[0]) for row in rows]
     return split_pairs(list(dict.fromkeys(pairs)))  # each pair once
 
 
@@ -233,28 +203,17 @@ CORPORA = {
 
 
 def _published(name):
-    """Look a corpus up by its name.
-
-    Args:
-        name: a key of `CORPORA`.
-
-    Returns:
-        a `_Published`.
-
-    Raises:
-        ValueError: the name is unknown.
-    """
+    """The corpus of this name; ValueError where there is none."""
     if name not in CORPORA:
         known = ", ".join(["grammar", *CORPORA])
         raise ValueError(f"name={name!r} is no corpus; there are {known}")
     return CORPORA[name]
 
 
-def cache_folder():
-    """Where fetched data is kept: `annotated` in XDG_CACHE_HOME or the platform's cache.
+def cache_folder() -> Path:
+    """Where fetched data is stored: `annotated` in XDG_CACHE_HOME or the platform's cache.
 
-    Returns:
-        a `Path`; it need not exist.
+    The folder need not exist.
 
     Raises:
         ValueError: XDG_CACHE_HOME names none, and the user has no home folder.
@@ -274,15 +233,9 @@ def cache_folder():
 
 
 def _ask(address, start, timeout):
-    """Ask a server for a file from a byte on.
+    """Ask a server for a file from byte `start` on, with so many seconds of patience.
 
-    Args:
-        address: of the file.
-        start: the first byte wanted.
-        timeout: seconds to wait for an answer, and later for each piece of it.
-
-    Returns:
-        the open answer; the byte it begins with; the file's size, None where not said.
+    Returns the open answer; the byte it begins with; the file's size, None where not said.
     """
     headers = {"User-Agent": "annotated", "Accept-Encoding": "identity"}
     wanted = {"Range": f"bytes={start}-"} if start else {}
@@ -300,28 +253,15 @@ def _ask(address, start, timeout):
 
 
 def _size_of(path):
-    """The bytes of a file, 0 where there is none.
-
-    Args:
-        path: a `Path`.
-
-    Returns:
-        an int.
-    """
+    """The bytes of a file, 0 where there is none."""
     return path.stat().st_size if path.exists() else 0
 
 
 def _receive(file, part, timeout):
-    """Bring what is missing of a file, behind what there is of it.
+    """Append to `part` what is missing of a file; what has come stays, whatever happens.
 
-    Args:
-        file: a `_Download`.
-        part: path of what there is; it keeps what comes, whatever happens.
-        timeout: see `_ask`.
-
-    Raises:
-        ValueError: the file at the address has another size.
-        OSError, HTTPException: the connection failed or stalled; or nothing can be written.
+    Raises ValueError where the file at the address has another size, OSError or
+    HTTPException where the connection fails or stalls, or nothing can be written.
     """
     have = _size_of(part)
     answer, begin, size = _ask(file.address, have, timeout)
@@ -333,7 +273,10 @@ def _receive(file, part, timeout):
         if begin > have:
             raise ConnectionError(f"the answer begins at byte {begin} instead of {have}")
         out.truncate(begin)
-        while begin < file.size and (block := answer.read1(1 << 16)):
+        while begin < file.size:
+            block = answer.read1(1 << 16)
+            if not block:
+                break
             out.write(block)
             bar.update(len(block))
             begin += len(block)
@@ -342,12 +285,9 @@ def _receive(file, part, timeout):
 
 
 def _complete(file, part, timeout):
-    """Bring what is missing of a file and compare the whole with its hash.
+    """Receive what is missing of a file; whether its hash is right, or else `part` is removed.
 
-    Args, and what is raised, as of `_receive`.
-
-    Returns:
-        whether it is the file we mean; if not, the part is removed.
+    Raises what `_receive` raises.
     """
     if _size_of(part) < file.size:
         _receive(file, part, timeout)
@@ -358,14 +298,7 @@ def _complete(file, part, timeout):
 
 
 def _is_permanent(error):
-    """Whether trying again cannot help, because the server or the disk refuses.
-
-    Args:
-        error: what `_receive` raised.
-
-    Returns:
-        a bool.
-    """
+    """Whether trying again cannot help, because the server or the disk refuses."""
     if isinstance(error, HTTPError):
         return error.code < 500 and error.code not in (408, 429)
     full = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
@@ -374,16 +307,7 @@ def _is_permanent(error):
 
 
 def _unobtainable(file, error, kept):
-    """Say in a line why a file cannot be had, and what would do.
-
-    Args:
-        file: a `_Download`.
-        error: what went wrong last.
-        kept: how many bytes of it are there.
-
-    Returns:
-        a ValueError.
-    """
+    """The ValueError that says why a file cannot be had; `kept` bytes of it are there."""
     cause = error if isinstance(error, HTTPError) else getattr(error, "reason", error)
     return ValueError(
         f"cannot fetch {file.address}: {cause}; set ANNOTATED_DATA to a folder "
@@ -393,17 +317,12 @@ def _unobtainable(file, error, kept):
 def _fetch_file(file, folder, tries=4, pause=1.0, timeout=20.0):
     """Fetch a file, going on where an earlier attempt was cut off.
 
-    Args:
-        file: a `_Download`.
-        folder: the file goes below it; it appears there whole and verified, or not at all.
-        tries: attempts in a row that may bring nothing.
-        pause: seconds before the next attempt, doubled after each that brought nothing.
-        timeout: seconds without a byte that count as a stall.
-
-    Raises:
-        ValueError: it cannot be had; names the address and the cause.
+    It appears below the folder whole and verified, or not at all; for tries, pause and
+    timeout see `fetch`. Raises ValueError, with address and cause, if it cannot be had.
     """
-    path, failed, clean = Path(folder, file.path), 0, False
+    path = Path(folder, file.path)
+    failed = 0  # attempts in a row that brought nothing
+    clean = False
     part = path.with_name(f"{path.name}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
@@ -422,29 +341,20 @@ def _fetch_file(file, folder, tries=4, pause=1.0, timeout=20.0):
 
 
 def _missing_files(name, folder):
-    """The files of a corpus that are not in a folder, or are not as they should be.
-
-    Args:
-        name: a key of `CORPORA`.
-        folder: of the data.
-
-    Returns:
-        list of `_Download`.
-
-    Raises:
-        ValueError: the name is unknown.
-    """
+    """The files of a corpus that are not in a folder, or are not as they should be."""
     files = _published(name).files
     return [file for file in files if sha256_of(Path(folder, file.path)) != file.sha256]
 
 
-def fetch(name, folder=None, **patience):
+def fetch(name: str, folder: Path | str | None = None, **patience: Any) -> Path:
     """Fetch the files of a corpus that are missing, and say once what their licence is.
 
     Args:
         name: a key of `CORPORA`.
         folder: where they go; `cache_folder()` by default.
-        patience: tries, pause and timeout of `_fetch_file`.
+        patience: `tries`, attempts in a row that may bring nothing, 4; `pause`, seconds
+            before the next one, 1.0, doubled after each that brought nothing; `timeout`,
+            seconds without a byte that count as a stall, 20.0.
 
     Returns:
         the folder.
@@ -471,18 +381,7 @@ def fetch(name, folder=None, **patience):
 
 
 def _verified(folder, file):
-    """Read a file of the data and make sure that it is the one we mean.
-
-    Args:
-        folder: of the data.
-        file: a `_Download`.
-
-    Returns:
-        bytes, unpacked where the name ends in `.gz`.
-
-    Raises:
-        ValueError: the file is missing, or is another one.
-    """
+    """What a file of the data holds, unpacked; ValueError if it is missing or another one."""
     path = Path(folder, file.path)
     try:
         content = path.read_bytes()
@@ -498,15 +397,12 @@ def _verified(folder, file):
     return gzip.decompress(content) if file.path.endswith(".gz") else content
 
 
-def load_corpus(name):
+def load_corpus(name: str) -> Corpus:
     """Load a corpus by its name: "grammar" is made, any other read, and fetched if need be.
 
     Args:
         name: "grammar" or a key of `CORPORA`; files come from the folder that the variable
             ANNOTATED_DATA names, where nothing is fetched, or from `cache_folder()`.
-
-    Returns:
-        a `Corpus`.
 
     Raises:
         ValueError: the name is unknown; a file is missing or damaged and cannot be fetched.
@@ -517,41 +413,36 @@ def load_corpus(name):
     folder = os.environ.get("ANNOTATED_DATA") or fetch(name)
     files = {file.path: _verified(folder, file) for file in about.files}
     sums = {file.path: file.sha256 for file in about.files}
-    return Corpus(name, *about.read(files), about.licence, sums)
+    train, validation, test = about.read(files)
+    return Corpus(name, train, validation, test, about.licence, sums)
 
 
 def _write_tokens(pairs, vocabulary, folder):
     """Encode pairs one after the other into two files, as numbers without a header.
 
-    Args:
-        pairs: iterable of (source, target), texts.
-        vocabulary: has `encode` and a length.
-        folder: gets tokens.bin, of the smallest type that fits, and lengths.bin, uint32.
-
-    Returns:
-        the name of that type.
+    They are lengths.bin, of uint32, and tokens.bin, of the smallest type that fits; its
+    name is returned.
     """
     dtype = np.min_scalar_type(max(len(vocabulary) - 1, 0))
     with (Path(folder, "tokens.bin").open("wb") as tokens,
           Path(folder, "lengths.bin").open("wb") as lengths,
           tqdm(pairs, unit="pair", dynamic_ncols=True, mininterval=0.5) as bar):
-        for source, target in bar:
-            source, target = vocabulary.encode(source), vocabulary.encode(target)
+        for pair in bar:
+            source, target = map(vocabulary.encode, pair)
             tokens.write(array(dtype.char, [*source, *target]))
             lengths.write(array("I", [len(source), len(target)]))
     return dtype.name
 
 
-def prepare(pairs, vocabulary, folder):
+def prepare(
+    pairs: Iterable[tuple[str, str]], vocabulary: Any, folder: Path | str
+) -> "TokenPairs":
     """Encode pairs once into files that `TokenPairs` maps, sorted by length beforehand.
 
     Args:
-        pairs: iterable of (source, target), texts; gone through once, never held.
+        pairs: gone through once, never held.
         vocabulary: a `Words`, a `Subwords`, or anything with `encode` and a length.
         folder: appears whole, at the end, in place of what was there.
-
-    Returns:
-        a `TokenPairs`.
 
     Raises:
         ValueError: there is no pair.
@@ -564,8 +455,12 @@ def prepare(pairs, vocabulary, folder):
             raise ValueError(f"pairs is empty: there is nothing to write to {folder}")
         (fresh / "lengths.bin").unlink()
         sizes = lengths.sum(1, dtype=np.int64)  # (n,)
-        about = {"pairs": len(sizes), "tokens": int(sizes.sum()), "dtype": dtype}
-        about["vocabulary"] = len(vocabulary)
+        about = {
+            "pairs": len(sizes),
+            "tokens": int(sizes.sum()),
+            "dtype": dtype,
+            "vocabulary": len(vocabulary),
+        }
         write_json(fresh / "about.json", about)
         np.save(fresh / "starts.npy", sizes.cumsum() - sizes)
         np.save(fresh / "lengths.npy", lengths.astype(np.min_scalar_type(lengths.max())))
@@ -585,7 +480,12 @@ class TokenPairs:
         ValueError: the folder holds no prepared corpus, or a damaged one.
     """
 
-    def __init__(self, folder):
+    starts: np.ndarray  # (n,), where each pair begins in tokens
+    lengths: np.ndarray  # (n, 2), of source and target
+    order: np.ndarray  # (n,), the pairs sorted by length
+    runs: np.ndarray  # (r, 3), lengths and how many pairs have them
+
+    def __init__(self, folder: Path | str):
         self.folder = Path(folder)
         try:
             about = json.loads(Path(folder, "about.json").read_text())
@@ -605,10 +505,10 @@ class TokenPairs:
         except (ValueError, LookupError, TypeError, EOFError, RecursionError) as error:
             raise ValueError(f"{folder} is damaged: {error}; prepare it again") from None
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.starts)
 
-    def __getitem__(self, i):
+    def __getitem__(self, i: int) -> tuple[np.ndarray, np.ndarray]:
         s, t = self.lengths[i].tolist()
         begin = int(self.starts[i])
         return self.tokens[begin:begin + s], self.tokens[begin + s:begin + s + t]
@@ -616,7 +516,7 @@ class TokenPairs:
     def __reduce__(self):  # a worker in another process maps the files itself
         return TokenPairs, (self.folder,)
 
-    def forget(self):
+    def forget(self) -> None:
         """Hand the pages of tokens read so far back to the system."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self.map.madvise(mmap.MADV_DONTNEED)

@@ -7,11 +7,14 @@ import hashlib
 import io
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from annotated.files import atomic_write, read_file
 
@@ -32,28 +35,16 @@ __all__ = [
 ]
 
 
-def split_words(text):
+def split_words(text: str) -> list[str]:
     """Split a text into words; a full stop, comma, question or exclamation mark is one too.
 
-    Args:
-        text: a string.
-
-    Returns:
-        list of strings; `join_words` undoes it where single spaces part the words and marks
-            stand only behind them.
+    `join_words` undoes it where single spaces part the words and marks stand only behind them.
     """
     return re.findall(r"[^\s.,?!]+|[.,?!]", text)
 
 
-def join_words(words):
-    """Join words to a text, punctuation attached to the word before it.
-
-    Args:
-        words: list of strings, as `split_words` returns them.
-
-    Returns:
-        a string.
-    """
+def join_words(words: Iterable[str]) -> str:
+    """Join words to a text, punctuation attached to the word before it."""
     return re.sub(r" (?=[.,?!])", "", " ".join(words))
 
 
@@ -67,61 +58,58 @@ class Words:
     filename = "words.txt"
     markers = ("<pad>", "<bos>", "<eos>", "<unk>")
 
-    def __init__(self, words):
+    def __init__(self, words: Iterable[str]):
         self.words = [*self.markers, *words]
         self.ids = {word: i for i, word in enumerate(self.words) if i >= len(self.markers)}
 
     @classmethod
-    def build(cls, pairs):
+    def build(cls, pairs: Iterable[tuple[str, str]]) -> "Words":
         """Collect the words of both sides of `pairs`, in alphabetical order."""
         found = {word for pair in pairs for text in pair for word in split_words(text)}
         return cls(sorted(found - set(cls.markers)))
 
     @classmethod
-    def load(cls, path):
+    def load(cls, path: Path | str) -> "Words":
         """Read what `save` wrote; ValueError where the file is missing or damaged."""
         try:
             count, *words = read_file(path).decode("utf-8").split("\n")
         except UnicodeDecodeError:
-            count, words = "", []
+            count = ""
+            words = []
         whole = words[-1:] == [""] and count == f"{len(words) - 1} words"
         if not whole or len(set(words)) != len(words):
             raise ValueError(f"{path} is damaged: it should hold a line 'N words' "
                              "and N different words, one a line")
         return cls(words[:-1])
 
-    def save(self, path):
+    def save(self, path: Path | str) -> None:
         """Write the words, one a line, below their number."""
         words = self.words[len(self.markers):]
+        text = "\n".join([f"{len(words)} words", *words, ""])
         with atomic_write(path) as fresh:
-            fresh.write_bytes("\n".join([f"{len(words)} words", *words, ""]).encode("utf-8"))
+            fresh.write_bytes(text.encode("utf-8"))
 
-    def encode(self, text):
+    def encode(self, text: str) -> list[int]:
         """Turn a text into identifiers, eos (2) at the end; an unknown word is unk (3)."""
         return [*(self.ids.get(word, 3) for word in split_words(text)), 2]
 
-    def decode(self, ids):
+    def decode(self, ids: Iterable) -> str:
         """Turn identifiers into a text; pad, bos and eos (0, 1, 2) vanish."""
         return join_words(self.words[i] for i in map(int, ids) if i > 2)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.words)
 
 
 def _train_subwords(lines, vocab, **options):
-    """Learn a byte-pair encoding with SentencePiece (section 5.1).
+    """Learn a byte-pair encoding with SentencePiece (section 5.1); the model as bytes.
 
-    Args:
-        lines: iterable of strings, both languages together.
-        vocab: number of pieces, the four markers and the 256 bytes among them.
-        options: further settings of SentencePiece's trainer.
-
-    Returns:
-        the model as bytes; ValueError where `vocab` does not suit the lines.
+    Raises ValueError where `vocab`, the number of pieces, does not suit the lines.
     """
     import sentencepiece
 
-    model, text = io.BytesIO(), (" ".join(line.split()) for line in lines)
+    model = io.BytesIO()
+    text = (" ".join(line.split()) for line in lines)
     settings = {"model_type": "bpe", "vocab_size": vocab}
     settings |= {"normalization_rule_name": "identity", "max_sentence_length": 1 << 16}
     settings |= {"byte_fallback": True, "character_coverage": 0.9995, "num_threads": 1}
@@ -142,7 +130,7 @@ class Subwords:
     Characters that the training text lacks are spelt as bytes, so that every text survives.
 
     Args:
-        model: a SentencePiece model as bytes.
+        model: what SentencePiece's own model file holds.
 
     Raises:
         ValueError: `model` is damaged, or its markers are not pad 0, bos 1, eos 2, unk 3.
@@ -150,77 +138,82 @@ class Subwords:
 
     filename = "subwords.model"
 
-    def __init__(self, model):
+    def __init__(self, model: bytes):
         import sentencepiece
 
-        self.model, self.processor = model, sentencepiece.SentencePieceProcessor()
+        self.model = model
+        self.processor = sentencepiece.SentencePieceProcessor()
         try:
             self.processor.LoadFromSerializedProto(model)
         except RuntimeError:
             raise ValueError("the SentencePiece model is damaged") from None
         p = self.processor
-        if (found := (p.pad_id(), p.bos_id(), p.eos_id(), p.unk_id())) != (0, 1, 2, 3):
+        found = (p.pad_id(), p.bos_id(), p.eos_id(), p.unk_id())
+        if found != (0, 1, 2, 3):
             raise ValueError(f"the SentencePiece model has pad, bos, eos, unk = {found}; "
                              "it should have (0, 1, 2, 3)")
 
     @classmethod
-    def train(cls, lines, vocab, **options):
-        """Learn `vocab` pieces from an iterable of lines; see `_train_subwords`."""
+    def train(cls, lines: Iterable[str], vocab: int, **options: Any) -> "Subwords":
+        """Learn a vocabulary from the lines of both languages together.
+
+        Args:
+            lines: gone through once.
+            vocab: number of pieces, the four markers and the 256 bytes among them.
+            options: further settings of SentencePiece's trainer.
+
+        Raises:
+            ValueError: vocab does not suit the lines.
+        """
         return cls(_train_subwords(lines, vocab, **options))
 
     @classmethod
-    def load(cls, path):
+    def load(cls, path: Path | str) -> "Subwords":
         """Read what `save` wrote; ValueError where the file is missing or damaged."""
         try:
             return cls(read_file(path))
         except ValueError as error:
             said = str(error)
-            raise ValueError(said if str(path) in said else f"{path}: {said}") from None
+            if str(path) not in said:
+                said = f"{path}: {said}"
+            raise ValueError(said) from None
 
-    def save(self, path):
+    def save(self, path: Path | str) -> None:
         """Write the model in SentencePiece's own format."""
         with atomic_write(path) as fresh:
             fresh.write_bytes(self.model)
 
-    def encode(self, text):
+    def encode(self, text: str) -> list[int]:
         """Turn a text into identifiers, eos (2) at the end; white space becomes a space."""
         return [*self.processor.encode(" ".join(text.split())), 2]
 
-    def decode(self, ids):
+    def decode(self, ids: Iterable) -> str:
         """Turn identifiers into a text; pad, bos and eos (0, 1, 2) vanish."""
         return self.processor.decode([i for i in map(int, ids) if i > 2])
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.processor.get_piece_size()
 
 
 def _fraction(text):
-    """Map a text to a number that looks random and is the same on every machine.
-
-    Args:
-        text: a string.
-
-    Returns:
-        a float in [0, 1), from the text's sha256.
-    """
+    """Map a text to a number in [0, 1) by its sha256: random to look at, always the same."""
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:6], "big") / 2**48
 
 
 def _part_of(facts):
     """Which part of the data a sentence belongs to, by its facts (subject, verb and object).
 
-    Args:
-        facts: see `Example`.
-
-    Returns:
-        "train" where every fact is a training one; "validation" or "test" where at least one
-        is kept for that part and none for the other; else "".
+    "validation" or "test" where at least one fact is reserved for that part and none for
+    the other, "" where both have one, and else "train".
     """
     x = [_fraction(" ".join(fact)) for fact in facts]
-    test, validation = any(a < 0.05 for a in x), any(0.05 <= a < 0.1 for a in x)
+    test = any(a < 0.05 for a in x)
+    validation = any(0.05 <= a < 0.1 for a in x)
     if test and validation:
         return ""
-    return "test" if test else "validation" if validation else "train"
+    if test:
+        return "test"
+    return "validation" if validation else "train"
 
 
 @dataclass(frozen=True)
@@ -229,67 +222,54 @@ class Corpus:
 
     Args:
         name: the name `load_corpus` knows it by.
-        train, validation, test: lists of (source, target).
+        train: pairs of source and target.
+        validation, test: the same, held out.
         licence: what may be done with the text, in a sentence.
         provenance: file -> sha256 of what was read; empty where nothing was.
     """
 
     name: str
-    train: list
-    validation: list
-    test: list
+    train: list[tuple[str, str]]
+    validation: list[tuple[str, str]]
+    test: list[tuple[str, str]]
     licence: str
-    provenance: dict = field(default_factory=dict)
+    provenance: dict[str, str] = field(default_factory=dict)
 
 
-def lookup_baseline(train, sources):
-    """Translate by looking the sentence up among the training sentences.
-
-    Args:
-        train: list of (source, target).
-        sources: list of strings.
-
-    Returns:
-        list of strings, empty where the sentence was never seen.
-    """
+def lookup_baseline(train: Iterable[tuple[str, str]], sources: Iterable[str]) -> list[str]:
+    """Translate by looking the sentence up in the training pairs; "" where it is not there."""
     table = dict(train)
     return [table.get(source, "") for source in sources]
 
 
-def word_for_word_baseline(train, sources):
+def word_for_word_baseline(
+    train: Iterable[tuple[str, str]], sources: Iterable[str]
+) -> list[str]:
     """Replace every word by the one that goes with it best in training (Dice's coefficient).
 
-    Args:
-        train: list of (source, target).
-        sources: list of strings.
-
-    Returns:
-        list of strings with as many words as the sources; a word never seen stays.
-        A mark is not replaced by a word, nor a word by a mark.
+    A word never seen stays; a mark is not replaced by a word, nor a word by a mark.
     """
-    left, right, both = Counter(), Counter(), Counter()
+    left: Counter = Counter()  # training sources that hold a word
+    right: Counter = Counter()  # training targets that hold a word
+    both: Counter = Counter()  # pairs that hold one and the other
     for source, target in train:
-        s, t = set(split_words(source)), set(split_words(target))
+        s = set(split_words(source))
+        t = set(split_words(target))
         left.update(s)
         right.update(t)
         both.update((a, b) for a in s for b in t if a.isalnum() == b.isalnum())
-    best = {}
+    best: dict[str, tuple[float, str]] = {}
     for (a, b), n in both.items():
-        best[a] = max(best.get(a, (0, "")), (n / (left[a] + right[b]), b))
-    translate = lambda word: best.get(word, (0, word))[1]  # noqa: E731
-    return [join_words(map(translate, split_words(source))) for source in sources]
+        score = n / (left[a] + right[b])
+        best[a] = max(best.get(a, (0.0, "")), (score, b))
+    dictionary = {word: translation for word, (_, translation) in best.items()}
+    lines = [[dictionary.get(w, w) for w in split_words(source)] for source in sources]
+    return [join_words(words) for words in lines]
 
 
 def _connected_components(pairs):
-    """Group pairs that share a string on either side, directly or through others.
-
-    Args:
-        pairs: list of (source, target).
-
-    Returns:
-        list of lists of pairs, in order of first occurrence.
-    """
-    parent = {}
+    """Lists of pairs that share a string on either side, directly or through others."""
+    parent: dict[str, str] = {}
 
     def root(text):
         while parent.setdefault(text, text) != text:
@@ -304,32 +284,32 @@ def _connected_components(pairs):
     return list(groups.values())
 
 
-def split_pairs(pairs, share=0.02):
+def split_pairs(
+    pairs: list[tuple[str, str]], share: float = 0.02
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]], list[tuple[str, str]]]:
     """Divide pairs into training, validation and test so that no string occurs in two.
 
-    Args:
-        pairs: list of (source, target).
-        share: about which part of the groups goes to validation, and again to test.
-
-    Returns:
-        three lists of pairs; which part a group goes to depends on its own text only.
+    Pairs that share a string form a group; its own text alone says where it goes, and about
+    `share` of the groups go to validation, and as many to test.
     """
-    train, validation, test = [], [], []
+    train: list[tuple[str, str]] = []
+    validation: list[tuple[str, str]] = []
+    test: list[tuple[str, str]] = []
     for group in _connected_components(pairs):
         x = _fraction(min(min(pair) for pair in group))
-        (test if x < share else validation if x < 2 * share else train).extend(group)
+        if x < share:
+            test.extend(group)
+        elif x < 2 * share:
+            validation.extend(group)
+        else:
+            train.extend(group)
     return train, validation, test
 
 
-def pad_batch(sequences, pad=0):
-    """Put sequences of unequal length into one tensor, padding at the end.
+def pad_batch(sequences: Sequence[Sequence[int]], pad: int = 0) -> Tensor:
+    """Put B sequences of identifiers into one tensor, (B, L), L the length of the longest.
 
-    Args:
-        sequences: B lists or arrays of identifiers.
-        pad: the identifier that fills the rest.
-
-    Returns:
-        (B, L) long, L the length of the longest.
+    The identifier pad fills the ends of the others.
     """
     L = max(map(len, sequences), default=0)
     batch = np.full((len(sequences), L), pad, dtype=np.int64)
@@ -343,27 +323,17 @@ def _bucket_key(s, t):
 
     The longer side decides; within one such length the difference of the sides
     runs up and down in turn, so that it does not jump where the length changes.
-
-    Args:
-        s: source length, or an array of them.
-        t: target length, or an array.
-
-    Returns:
-        a whole number to sort by, or an array of them; equal for equal lengths only.
+    The lengths s and t may be arrays; keys are equal for equal lengths only.
     """
     longest = np.maximum(s, t).astype(np.int64)
     return (longest << 32) + (np.int64(s) - np.int64(t)) * (1 - 2 * (longest % 2))
 
 
 def _by_length(lengths):
-    """Sort pairs by length, see `_bucket_key`, and count how many have the same two lengths.
+    """Sort pairs by their lengths, (n, 2), see `_bucket_key`, and count equal ones.
 
-    Args:
-        lengths: (n, 2), source and target length of each pair.
-
-    Returns:
-        order, (n,), indices of the pairs, sorted; runs, (r, 3), rows of source length,
-        target length and number of pairs, in the same order.
+    Returns order, (n,), the sorted indices; and runs, (r, 3): source length, target length
+    and number of pairs, in the same order.
     """
     lengths = np.asarray(lengths).reshape(-1, 2)
     key = _bucket_key(lengths[:, 0], lengths[:, 1])
@@ -377,39 +347,37 @@ def _by_length(lengths):
 def _pack(runs, source_tokens, target_tokens):
     """Cut sorted pairs into batches, a new one wherever the next pair would break a budget.
 
-    Args:
-        runs: (r, 3), see `_by_length`; no pair is longer than a budget.
-        source_tokens, target_tokens: most positions in a batch, padding counted.
-
-    Returns:
-        list of places in the sorted list: 0, where the second batch begins, ..., the end.
+    Returns places in the sorted list: 0, where the second batch begins, ..., the end.
     """
-    cuts, place, S, T = [0], 0, 1, 1
+    cuts = [0]
+    place = 0
+    S = T = 1  # the longest sides of the batch so far
     for s, t, count in runs.tolist():
         end = place + count
         while place < end:
-            S, T = max(S, s), max(T, t)
-            room = min(source_tokens // S, target_tokens // T) - (place - cuts[-1])
-            if room > 0:
-                place = min(place + room, end)
+            S = max(S, s)
+            T = max(T, t)
+            most = min(source_tokens // S, target_tokens // T)
+            free = most - (place - cuts[-1])
+            if free > 0:
+                place = min(place + free, end)
             else:
                 cuts.append(place)
-                S, T = 1, 1
+                S = T = 1
     return [*cuts, place] if place else cuts
 
 
 class _Plan:
     """The batches of an epoch, worked out one at a time: `plan[k]` holds indices of pairs.
 
-    Args:
-        order: (n,) indices of the pairs, sorted by length.
-        runs: (r, 3), see `_by_length`.
-        cuts: where the sorted pairs are cut, see `_pack`.
-        seed, epoch: decide the order of the batches, and of the pairs of a run.
+    For order and runs see `_by_length`, for cuts `_pack`; seed and epoch decide the order
+    of the batches, and of the pairs of a run.
     """
 
     def __init__(self, order, runs, cuts, seed=0, epoch=0):
-        self.order, self.cuts, self.name = order, cuts, f"{seed} {epoch}"
+        self.order = order
+        self.cuts = cuts
+        self.name = f"{seed} {epoch}"
         self.ends = runs[:, 2].cumsum()
         self.sequence = self.random("batches").permutation(len(cuts) - 1)
         self.shuffled = {}
@@ -426,8 +394,11 @@ class _Plan:
         return self.shuffled[r], begin
 
     def __getitem__(self, k):
-        begin, end = self.cuts[self.sequence[k]], self.cuts[self.sequence[k] + 1]
-        parts, r = [], np.searchsorted(self.ends, begin, side="right")
+        batch = self.sequence[k]
+        begin = self.cuts[batch]
+        end = self.cuts[batch + 1]
+        parts: list[np.ndarray] = []
+        r = np.searchsorted(self.ends, begin, side="right")
         while not parts or self.ends[r - 1] < end:
             pairs, first = self.run(r)
             parts.append(pairs[max(begin - first, 0):end - first])
@@ -441,15 +412,7 @@ class _Plan:
 def _divide(cuts, workers):
     """Halve the batches with most pairs until `workers` can take equally many.
 
-    Args:
-        cuts: see `_pack`.
-        workers: how many share the batches.
-
-    Returns:
-        list like `cuts`.
-
-    Raises:
-        ValueError: every batch has a single pair, and their number cannot be divided.
+    Raises ValueError if every batch has a single pair, and their number cannot be divided.
     """
     cuts = list(cuts)
     while (len(cuts) - 1) % workers:
@@ -467,20 +430,14 @@ def _divide(cuts, workers):
 def _plan_batches(lengths, source_tokens, target_tokens, seed=0, epoch=0, workers=1):
     """Group pairs of similar length into batches under two token budgets (section 5.1).
 
-    Args:
-        lengths: (n, 2), source and target length of each pair; or `TokenPairs`, sorted.
-        source_tokens, target_tokens: most positions in a batch, padding counted.
-        seed, epoch: decide the order; the same two give the same plan.
-        workers: the number of batches is a multiple of this.
-
-    Returns:
-        a `_Plan`: a sequence of batches, each an array of indices; every index occurs once.
-
-    Raises:
-        ValueError: a pair does not fit a budget even alone; sentences are never cut.
+    The lengths, (n, 2), may be `TokenPairs`, which are sorted already. Returns a `_Plan`
+    of a multiple of `workers` batches; the same seed and epoch give the same plan.
+    Raises ValueError if a pair does not fit a budget even alone; sentences are never cut.
     """
-    known = hasattr(lengths, "runs")
-    order, runs = (lengths.order, lengths.runs) if known else _by_length(lengths)
+    if hasattr(lengths, "runs"):
+        order, runs = lengths.order, lengths.runs
+    else:
+        order, runs = _by_length(lengths)
     long = np.flatnonzero((runs[:, 0] > source_tokens) | (runs[:, 1] > target_tokens))
     if len(long):
         s, t, count = runs[long[0]].tolist()
@@ -493,13 +450,10 @@ def _plan_batches(lengths, source_tokens, target_tokens, seed=0, epoch=0, worker
     return _Plan(order, runs, cuts, seed, epoch)
 
 
-def make_batch(pairs, bos=1, pad=0):
-    """Turn encoded sentence pairs into the two tensors a model is trained on.
-
-    Args:
-        pairs: B pairs (source ids, target ids), each ending in eos.
-        bos: the identifier put before every target.
-        pad: the identifier that fills the rest.
+def make_batch(
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]], bos: int = 1, pad: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Turn B encoded pairs, all ending in eos, into the two tensors a model is trained on.
 
     Returns:
         source (B, S) and target (B, T), target from bos to eos.
@@ -514,7 +468,7 @@ class Batches:
     """What a trainer draws from: called with epoch and position, it goes on there (5.1).
 
     Args:
-        pairs: list of (source ids, target ids), each ending in eos; or `TokenPairs`.
+        pairs: list of (source ids, target ids), all ending in eos; or `TokenPairs`.
         source_tokens: most source positions in a batch, padding counted.
         target_tokens: most target positions to predict in a batch, padding counted.
         seed: decides the order, together with the epoch.
@@ -524,19 +478,19 @@ class Batches:
         ValueError: worker is none of the workers.
     """
 
-    pairs: object
+    pairs: Any
     source_tokens: int
     target_tokens: int
     seed: int = 0
     worker: int = 0
     workers: int = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 0 <= self.worker < self.workers:
             raise ValueError(f"worker={self.worker} of workers={self.workers}: "
                              "workers count from 0")
 
-    def plan(self, epoch=0):
+    def plan(self, epoch: int = 0) -> _Plan:
         """The plan of an epoch, the same for all workers."""
         lengths = self.pairs
         if not hasattr(lengths, "runs"):
@@ -544,24 +498,29 @@ class Batches:
         budgets = self.source_tokens, self.target_tokens
         return _plan_batches(lengths, *budgets, self.seed, epoch, self.workers)
 
-    def __call__(self, epoch=0, position=0):
+    def __call__(self, epoch: int = 0, position: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the worker's (source, target) of an epoch; `position` of them are done."""
         plan = self.plan(epoch)
         first = self.worker + position * self.workers
-        for n, k in enumerate(range(first, len(plan), self.workers), 1):
+        for done, k in enumerate(range(first, len(plan), self.workers), start=1):
             yield make_batch([self.pairs[i] for i in plan[k].tolist()])
-            if n % 8 == 0 and hasattr(self.pairs, "forget"):
+            if done % 8 == 0 and hasattr(self.pairs, "forget"):
                 self.pairs.forget()
 
 
-def token_batches(pairs, source_tokens, target_tokens, seed=0, epoch=0, start=0):
+def token_batches(
+    pairs: Any,
+    source_tokens: int,
+    target_tokens: int,
+    seed: int = 0,
+    epoch: int = 0,
+    start: int = 0,
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Go once through encoded sentence pairs in batches of similar length (section 5.1).
 
     Args:
-        pairs: list of (source ids, target ids), each ending in eos; or `TokenPairs`.
-        source_tokens: most source positions in a batch, padding counted.
-        target_tokens: most target positions to predict in a batch, padding counted.
-        seed, epoch: decide the order, see `_plan_batches`.
+        pairs, source_tokens, target_tokens: as in `Batches`.
+        seed, epoch: decide the order.
         start: how many batches of the epoch are done already.
 
     Yields:
@@ -573,20 +532,15 @@ def token_batches(pairs, source_tokens, target_tokens, seed=0, epoch=0, start=0)
     yield from Batches(pairs, source_tokens, target_tokens, seed)(epoch, start)
 
 
-def load_vocabulary(folder):
-    """Load the vocabulary kept in a model folder, of whichever kind it is.
-
-    Args:
-        folder: holds `words.txt` or `subwords.model`.
-
-    Returns:
-        a `Words` or a `Subwords`.
+def load_vocabulary(folder: Path | str) -> Words | Subwords:
+    """Load the vocabulary of a model folder, from `words.txt` or from `subwords.model`.
 
     Raises:
         ValueError: neither file is there, or the one found is damaged.
     """
-    for kind in (Subwords, Words):
-        if Path(folder, kind.filename).exists():
-            return kind.load(Path(folder, kind.filename))
+    if Path(folder, Subwords.filename).exists():
+        return Subwords.load(Path(folder, Subwords.filename))
+    if Path(folder, Words.filename).exists():
+        return Words.load(Path(folder, Words.filename))
     raise ValueError(f"no vocabulary in {folder}: "
                      f"it should hold {Subwords.filename} or {Words.filename}")

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -151,7 +152,7 @@ def sha256_of(*contents: bytes | str | Path) -> str | None:
 def _lock(file: IO[bytes]) -> bool:
     """Whether this process has the lock of an open file; True where there are no locks."""
     try:
-        if os.name == "nt":
+        if sys.platform == "win32":
             import msvcrt
 
             file.seek(0)
@@ -209,10 +210,13 @@ def _check_output(path: Path, part: Path, source: IO | None) -> None:
         raise ValueError(f"{path} is a folder: name a file for the output")
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is no regular file: use > FILE instead of --output FILE")
+    if source is None:
+        return
     with suppress(AttributeError, OSError):  # what is read may be no file of the system
         read = os.fstat(source.fileno())
-        if any(name.exists() and os.path.samestat(read, name.stat()) for name in (path, part)):
-            raise ValueError(f"{path} is the input: name another file for the output")
+        for name in (path, part):
+            if name.exists() and os.path.samestat(read, name.stat()):
+                raise ValueError(f"{path} is the input: name another file for the output")
 
 
 @contextmanager

@@ -6,6 +6,7 @@ Generated from book/F-grammar.md by tools/tangle.py: edit the chapter, not this 
 import random
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from annotated.data import Corpus, _part_of, join_words, split_words
 
@@ -59,14 +60,7 @@ _KINDS = {
 
 @cache
 def _nouns_of(kind):
-    """The nouns of a kind.
-
-    Args:
-        kind: a key of `_KINDS`.
-
-    Returns:
-        tuple of `_Noun`.
-    """
+    """The nouns of a kind, a key of `_KINDS`."""
     return tuple(noun for noun in _NOUNS if noun.kind in _KINDS[kind])
 
 
@@ -156,7 +150,7 @@ _PRONOUNS = {
 }
 
 _AUXILIARIES = {
-    "have": ("have have has have".split(), None),
+    "have": ("have have has have".split(), "habe hast hat haben".split()),
     "can": (["can"] * 4, "kann kannst kann können".split()),
     "must": (["must"] * 4, "muss musst muss müssen".split()),
     "will": (["will"] * 4, "werde wirst wird werden".split()),
@@ -176,12 +170,12 @@ class _Nominal:
     `of` is the noun phrase a pronoun of the third person refers to.
     """
 
-    noun: _Noun = None
+    noun: Any = None  # a `_Noun`; None for "I", "you" and "we"
     determiner: str = ""
     adjective: str = ""
     plural: bool = False
     person: int = 3
-    of: "_Nominal" = None
+    of: "_Nominal | None" = None
 
     def agreement(self):
         """The column of a verb's present forms: I, you, he, they."""
@@ -217,9 +211,9 @@ class _Clause:
     auxiliary: str = ""
     objects: tuple = ()
     adjective: str = ""
-    place: _Nominal = None
+    place: _Nominal | None = None
     conjunction: str = ""
-    clause: "_Clause" = None
+    clause: "_Clause | None" = None
     adverb: str = ""
     question: bool = False
 
@@ -229,20 +223,11 @@ class _Leaf:
     """An English word in its tree; German words point at the leaves they translate."""
 
     word: str
-    antecedent: "_Leaf" = None
+    antecedent: "_Leaf | None" = None
 
 
 def _decline(noun, plural, case):
-    """The German form of a noun: dative plural in -n; weak masculines vary in the singular.
-
-    Args:
-        noun: a `_Noun`.
-        plural: whether it is plural.
-        case: "nom", "acc" or "dat".
-
-    Returns:
-        a string.
-    """
+    """The German form of a noun: dative plural in -n; weak masculines vary in the singular."""
     if not plural:
         return noun.german_plural if noun.gender == "w" and case != "nom" else noun.german
     added = "n" if case == "dat" and noun.german_plural[-1] not in "ns" else ""
@@ -250,17 +235,11 @@ def _decline(noun, plural, case):
 
 
 def _conjugate(verb):
-    """The present forms of a verb in both languages.
-
-    Args:
-        verb: a `_Verb`.
-
-    Returns:
-        English and German, four forms each: I, you, he, they.
-    """
+    """The present forms of a verb, English and German, four each: I, you, he, they."""
     base, third = verb.base, verb.third
     english = third.split("/") if "/" in third else [base, base, third, base]
-    infinitive, third = verb.german.split("|")[-1], verb.german_third
+    infinitive = verb.german.split("|")[-1]
+    third = verb.german_third
     if "/" in third:
         return english, third.split("/")
     second = third if third[-2] in "sßz" else third[:-1] + "st"
@@ -268,15 +247,9 @@ def _conjugate(verb):
 
 
 def _say_nominal(nominal, case, heads):
-    """Put a noun phrase or a pronoun into both languages.
+    """The English tree of a noun phrase or pronoun, and its German words with their leaves.
 
-    Args:
-        nominal: a `_Nominal`.
-        case: "nom", "acc" or "dat".
-        heads: Nominal -> Leaf of its noun, for pronouns that come later; added to.
-
-    Returns:
-        English tree, list of German (word, leaves).
+    The leaf of its noun is added to heads, by `_Nominal`, for pronouns that come later.
     """
     if nominal.determiner:
         return _say_determined(nominal, case, heads)
@@ -287,7 +260,8 @@ def _say_nominal(nominal, case, heads):
 
 def _say_determined(nominal, case, heads):
     """Put determiner, perhaps adjective, and noun into both languages; as `_say_nominal`."""
-    noun, determiner, column = nominal.noun, nominal.determiner, nominal.column(case)
+    noun, determiner = nominal.noun, nominal.determiner
+    column = nominal.column(case)
     heads[nominal] = head = _Leaf(noun.plural if nominal.plural else noun.singular)
     tree = [("NNS" if nominal.plural else "NN", head)]
     german = [(_decline(noun, nominal.plural, case), (head,))]
@@ -307,20 +281,19 @@ def _say_determined(nominal, case, heads):
 def _say_verb(clause):
     """Put a clause's verb and auxiliary into both languages.
 
-    Args:
-        clause: a `_Clause`.
-
-    Returns:
-        English (tag, Leaf) nodes, the finite one first; German finite (word, leaves);
-        list of German (word, leaves) that close the clause; the separable prefix or "".
+    Returns English (tag, Leaf) nodes, the finite one first; the German finite verb, (word,
+    leaves); the German words that close the clause; the separable prefix or "".
     """
     if clause.auxiliary:
         return _say_auxiliary(clause)
-    verb, person = clause.verb, clause.subject.agreement()
-    tag, prefix = "VBZ" if person == 2 else "VBP", verb.german.rpartition("|")[0]
+    verb = clause.verb
+    person = clause.subject.agreement()
+    tag = "VBZ" if person == 2 else "VBP"
+    prefix = verb.german.rpartition("|")[0]
     english, german = _conjugate(verb)
     if clause.question and verb.base != "be":
-        do, leaf = _Leaf("does" if person == 2 else "do"), _Leaf(verb.base)
+        do = _Leaf("does" if person == 2 else "do")
+        leaf = _Leaf(verb.base)
         return [(tag, do), ("VB", leaf)], (german[person], (do, leaf)), [], prefix
     leaf = _Leaf(english[person])
     return [(tag, leaf)], (german[person], (leaf,)), [], prefix
@@ -328,29 +301,27 @@ def _say_verb(clause):
 
 def _say_auxiliary(clause):
     """The same with an auxiliary: participle or infinitive closes the German clause."""
-    verb, person = clause.verb, clause.subject.agreement()
+    verb = clause.verb
+    person = clause.subject.agreement()
     forms, german = _AUXILIARIES[clause.auxiliary]
     auxiliary = _Leaf(forms[person])
     if clause.auxiliary == "have":
-        perfect = {"haben": "habe hast hat haben", "sein": "bin bist ist sind"}
-        german = perfect[verb.auxiliary].split()
-        tags, leaf = ("VBZ" if person == 2 else "VBP", "VBN"), _Leaf(verb.participle)
-        word = verb.german_participle
+        if verb.auxiliary == "sein":
+            german = "bin bist ist sind".split()
+        leaf = _Leaf(verb.participle)
+        english = [("VBZ" if person == 2 else "VBP", auxiliary), ("VBN", leaf)]
+        closing = verb.german_participle
     else:
-        tags, leaf, word = ("MD", "VB"), _Leaf(verb.base), verb.german.replace("|", "")
-    english = [(tags[0], auxiliary), (tags[1], leaf)]
-    return english, (german[person], (auxiliary,)), [(word, (leaf,))], ""
+        leaf = _Leaf(verb.base)
+        english = [("MD", auxiliary), ("VB", leaf)]
+        closing = verb.german.replace("|", "")
+    return english, (german[person], (auxiliary,)), [(closing, (leaf,))], ""
 
 
 def _say_complements(clause, heads):
     """Put objects, predicate adjective and place into both languages.
 
-    Args:
-        clause: a `_Clause`.
-        heads: see `_say_nominal`.
-
-    Returns:
-        English trees; German (word, leaves) of pronouns; and of everything else.
+    Returns English trees; German (word, leaves) of pronouns; and of everything else.
     """
     trees, pronouns, others = [], [], []
     for nominal, case in clause.objects:
@@ -369,14 +340,7 @@ def _say_complements(clause, heads):
 
 
 def _say_place(nominal):
-    """Put "in" and a noun phrase into both languages; German contracts *in dem* to *im*.
-
-    Args:
-        nominal: a `_Nominal` of the kind "place".
-
-    Returns:
-        English tree, list of German (word, leaves).
-    """
+    """Put "in" and a noun phrase into both languages; German contracts *in dem* to *im*."""
     tree, ((article, links), *rest) = _say_nominal(nominal, "dat", {})
     leaf = _Leaf("in")
     start = [("in", (leaf,)), (article, links)]
@@ -386,15 +350,9 @@ def _say_place(nominal):
 
 
 def _say_clause(clause, heads, final=False):
-    """Put a clause into both languages.
+    """The English trees of a clause, and its German words with their leaves.
 
-    Args:
-        clause: a `_Clause`.
-        heads: see `_say_nominal`.
-        final: whether it is a subordinate clause, whose German verb comes last.
-
-    Returns:
-        English trees, list of German (word, leaves).
+    `final` says that it is a subordinate clause, whose German verb comes last.
     """
     subject, german_subject = _say_nominal(clause.subject, "nom", heads)
     verbs, *german_verbs = _say_verb(clause)
@@ -411,14 +369,7 @@ def _say_clause(clause, heads, final=False):
 def _german_order(clause, subject, verbs, pronouns, others, final):
     """Put the German parts of a clause in order: the finite verb first, second or last.
 
-    Args:
-        clause: a `_Clause`.
-        subject, pronouns, others: lists of (word, leaves).
-        verbs: the finite verb, what closes the clause, and the separable prefix.
-        final: whether it is a subordinate clause.
-
-    Returns:
-        list of (word, leaves).
+    `verbs` are the finite verb, what closes the clause, and the separable prefix.
     """
     (finite, links), closing, prefix = verbs
     if final:
@@ -431,21 +382,13 @@ def _german_order(clause, subject, verbs, pronouns, others, final):
 
 
 def _english_order(clause, subject, verbs, trees):
-    """Put the English parts of a clause in order; a question's finite verb comes first.
-
-    Args:
-        clause: a `_Clause`.
-        subject: tree of the subject.
-        verbs: one or two (tag, Leaf) nodes.
-        trees: what follows the verb.
-
-    Returns:
-        list of trees.
-    """
+    """Put the English parts of a clause in order; a question's finite verb comes first."""
     finite, *rest = verbs
+    if rest:
+        trees = [("VP", *rest, *trees)]
     if clause.question:
-        return [finite, subject, *([("VP", *rest, *trees)] if rest else trees)]
-    return [subject, ("VP", finite, *([("VP", *rest, *trees)] if rest else trees))]
+        return [finite, subject, *trees]
+    return [subject, ("VP", finite, *trees)]
 
 
 @dataclass(frozen=True)
@@ -453,60 +396,42 @@ class Example:
     """A sentence pair with everything that is true of it.
 
     Args:
-        source: the English sentence.
-        target: the German sentence.
+        source: English.
+        target: German.
         alignment: (source index, target index) of words that translate each other, as
             `split_words` counts them.
         antecedents: (index of a source pronoun, index of the noun it refers to).
         tree: the English constituents in brackets, Penn style.
-        facts: who does what, see `_facts_of`.
+        facts: who does what: subject noun, German verb, object.
     """
 
     source: str
     target: str
-    alignment: tuple
-    antecedents: tuple
+    alignment: tuple[tuple[int, int], ...]
+    antecedents: tuple[tuple[int, int], ...]
     tree: str
-    facts: tuple
+    facts: tuple[tuple[str, str, str], ...]
 
 
 def _leaves_of(tree):
-    """The leaves of an English tree, from left to right.
-
-    Args:
-        tree: (label, child, ...), a child a tree or a `_Leaf`.
-
-    Returns:
-        list of `_Leaf`.
-    """
+    """The leaves of an English tree, (label, child, ...), from left to right."""
     if isinstance(tree, _Leaf):
         return [tree]
     return [leaf for child in tree[1:] for leaf in _leaves_of(child)]
 
 
 def _bracketed(tree):
-    """Write an English tree in brackets, Penn style.
-
-    Args:
-        tree: (label, child, ...), a child a tree or a `_Leaf`.
-
-    Returns:
-        a string such as `(NP (DT the) (NN dog))`.
-    """
+    """Write an English tree in brackets, Penn style, such as `(NP (DT the) (NN dog))`."""
     if isinstance(tree, _Leaf):
         return tree.word
     return f"({tree[0]} {' '.join(map(_bracketed, tree[1:]))})"
 
 
 def _facts_of(clause):
-    """List who does what in a clause and the clause below it, whether by noun or by pronoun.
+    """Who does what in a clause and the clause below it: (subject noun, German verb, object).
 
-    Args:
-        clause: a `_Clause`.
-
-    Returns:
-        tuple of (subject noun, German verb, object); the object is an English noun or
-        adjective, "me", "you", "us" or ""; a clause about "I", "you" or "we" states none.
+    The object is an English noun or adjective, "me", "you", "us" or ""; a clause about "I",
+    "you" or "we" states no fact.
     """
     facts = _facts_of(clause.clause) if clause.clause else ()
     if not clause.subject.noun:
@@ -519,14 +444,7 @@ def _facts_of(clause):
 
 
 def _say(clause):
-    """Put a whole sentence into both languages.
-
-    Args:
-        clause: a `_Clause`, the main one.
-
-    Returns:
-        an `Example`.
-    """
+    """The `Example` of a sentence, given its main clause."""
     trees, german = _say_clause(clause, {})
     if clause.adverb:
         leaf = _Leaf(clause.adverb)
@@ -537,24 +455,21 @@ def _say(clause):
     german.append((end.word, (end,)))
     leaves = _leaves_of(tree)
     at = {leaf: i for i, leaf in enumerate(leaves)}
-    links = sorted((at[leaf], j) for j, (_, made) in enumerate(german) for leaf in made)
-    known = ((i, at[leaf.antecedent]) for i, leaf in enumerate(leaves) if leaf.antecedent)
+    alignment = sorted((at[leaf], j) for j, (_, made) in enumerate(german) for leaf in made)
+    pronouns = [leaf for leaf in leaves if leaf.antecedent]
+    antecedents = tuple((at[leaf], at[leaf.antecedent]) for leaf in pronouns)
     leaves[0].word = leaves[0].word[0].upper() + leaves[0].word[1:]
     source = join_words(leaf.word for leaf in leaves)
     target = join_words(word for word, _ in german)
     target = target[0].upper() + target[1:]
-    more = tuple(links), tuple(known), _bracketed(tree), _facts_of(clause)
-    return Example(source, target, *more)
+    facts = _facts_of(clause)
+    return Example(source, target, tuple(alignment), antecedents, _bracketed(tree), facts)
 
 
 def _forms(noun):
     """How many noun phrases a noun makes, of determiner, number, and adjective or none.
 
-    Args:
-        noun: a `_Noun`, or None for one without adjectives.
-
-    Returns:
-        an int.
+    None stands for a noun without adjectives.
     """
     return (2 * len(_DETERMINERS) - 1) * (1 + len(_ADJECTIVES[noun.kind] if noun else ()))
 
@@ -562,12 +477,7 @@ def _forms(noun):
 def _count_after(verb, subject):
     """How many ways there are to complete a clause of subject and verb, auxiliaries aside.
 
-    Args:
-        verb: a `_Verb` that no that-clause follows.
-        subject: a `_Noun`, or None for "I", "you" and "we".
-
-    Returns:
-        an int.
+    No that-clause follows the verb; the subject is a noun, or None for "I", "you" and "we".
     """
     def count(kind, speakers=0):
         speakers *= "person" in _KINDS[kind] and subject is not None
@@ -583,73 +493,58 @@ def _count_after(verb, subject):
     return after * (1 + places) if verb.place == "place" else after
 
 
-def count_sentences():
+def count_sentences() -> int:
     """Count the grammar's sentences of a single clause, exactly.
 
-    Returns:
-        an int: statements, questions and statements that begin with an adverb.
+    These are statements, questions and statements that begin with an adverb.
     """
-    total, bare = 0, _forms(None)
+    total = 0
     for verb in _VERBS:
-        speakers = [None] * 3 if "person" in _KINDS[verb.subject] else []
-        for subject in (*_nouns_of(verb.subject), *speakers):
+        subjects = list(_nouns_of(verb.subject))
+        if "person" in _KINDS[verb.subject]:
+            subjects += [None, None, None]  # "I", "you" and "we"
+        for subject in subjects:
             adjectives = len(_ADJECTIVES[subject.kind if subject else "person"])
-            if verb.frame == "adjective":  # predicate unlike attribute: n + n(n - 1) pairs
-                total += bare * adjectives**2 if subject else adjectives
+            if verb.frame == "adjective" and subject:
+                # A predicate unlike the attribute: n without one, and n(n - 1) pairs.
+                total += _forms(None) * adjectives**2
+            elif verb.frame == "adjective":
+                total += adjectives
             elif verb.frame != "that":
                 total += (_forms(subject) if subject else 1) * _count_after(verb, subject)
-    return total * (1 + len(_AUXILIARIES)) * (2 + len(_PARTICLES["adverb"]))
+    auxiliaries = 1 + len(_AUXILIARIES)
+    orders = 2 + len(_PARTICLES["adverb"])
+    return total * auxiliaries * orders
 
 
 def _sample_nominal(rng, kind, speakers=True, avoid=()):
-    """Draw a noun phrase of a kind, now and then "I", "you" or "we".
+    """Draw a noun phrase of a kind, a key of `_KINDS`, but for the nouns to avoid.
 
-    Args:
-        rng: a `random.Random`.
-        kind: a key of `_KINDS`.
-        speakers: whether "I", "you" and "we" may come, where persons may.
-        avoid: nouns not to take.
-
-    Returns:
-        a `_Nominal`.
+    Where persons may come and speakers is true, it is now and then "I", "you" or "we".
     """
     if speakers and "person" in _KINDS[kind] and rng.random() < 0.2:
         person, plural = rng.choice([(1, False), (2, False), (1, True)])
         return _Nominal(person=person, plural=plural)
     noun = rng.choice([noun for noun in _nouns_of(kind) if noun not in avoid])
-    determiner, plural = rng.choice(list(_DETERMINERS)), rng.random() < 0.35
+    determiner = rng.choice(list(_DETERMINERS))
+    plural = rng.random() < 0.35
     adjective = rng.choice(list(_ADJECTIVES[noun.kind])) if rng.random() < 0.35 else ""
     return _Nominal(noun, determiner, adjective, plural and determiner != "a")
 
 
 def _suits(verb, subject, theme):
-    """Whether a verb can take these pronouns.
-
-    Args:
-        verb: a `_Verb`.
-        subject: a `_Nominal` or None.
-        theme: a `_Nominal` or None.
-
-    Returns:
-        a bool.
-    """
+    """Whether a verb can take these pronouns, or None, as its subject and its object."""
+    if subject and subject.noun.kind not in _KINDS[verb.subject]:
+        return False
     kind = "person" if verb.frame == "dat+acc" else verb.object
-    return (subject is None or subject.noun.kind in _KINDS[verb.subject]) and (
-        theme is None or kind in _KINDS and theme.noun.kind in _KINDS[kind])
+    return theme is None or theme.noun.kind in _KINDS.get(kind, ())
 
 
 def _sample_clause(rng, subject=None, theme=None, avoid=(), that=False):
     """Draw a clause; a clause below it is added by `sample_sentence`.
 
-    Args:
-        rng: a `random.Random`.
-        subject: a pronoun that must be the subject, or None.
-        theme: a pronoun that must be an object, or None.
-        avoid: nouns not to take.
-        that: whether the verb is one that a that-clause follows.
-
-    Returns:
-        a `_Clause`.
+    Pronouns may be given as subject and as theme, an object; the nouns to avoid are not
+    taken; `that` asks for a verb that a that-clause follows.
     """
     able = [verb for verb in _VERBS if _suits(verb, subject, theme)]
     verb = rng.choice([verb for verb in able if (verb.frame == "that") == that])
@@ -665,19 +560,13 @@ def _sample_clause(rng, subject=None, theme=None, avoid=(), that=False):
 
 
 def _sample_objects(rng, verb, subject, theme, avoid):
-    """Draw the objects of a clause.
+    """Draw the objects of a clause, each with its case.
 
-    Args:
-        rng: a `random.Random`.
-        verb: a `_Verb`.
-        subject: a `_Nominal`; if it is a noun, "me", "you" and "us" may be objects.
-        theme: a pronoun that must be the object, the receiving one of two, or None.
-        avoid: nouns not to take.
-
-    Returns:
-        tuple of (Nominal, case).
+    If the subject is a noun, "me", "you" and "us" may be objects; a pronoun may be given as
+    theme, for the object or the receiving one of two.
     """
-    speakers, avoid = bool(subject.determiner), (*avoid, subject.noun)
+    speakers = bool(subject.determiner)
+    avoid = (*avoid, subject.noun)
     if verb.frame == "dat+acc":
         receiver = theme or _sample_nominal(rng, "person", speakers, avoid)
         return (receiver, "dat"), (_sample_nominal(rng, verb.object, False, avoid), "acc")
@@ -687,14 +576,7 @@ def _sample_objects(rng, verb, subject, theme, avoid):
 
 
 def _referents(clause):
-    """The noun phrases of a clause that an English pronoun would point at without doubt.
-
-    Args:
-        clause: a `_Clause`.
-
-    Returns:
-        list of `_Nominal`: no other one of the clause has the same English pronoun.
-    """
+    """The noun phrases of a clause whose English pronoun no other one of them has."""
     named = clause.subject, *(n for n, _ in clause.objects), clause.place
     nominals = [n for n in named if n and n.determiner]
     words = [_PRONOUNS[n.pronoun()][0] for n in nominals]
@@ -702,15 +584,8 @@ def _referents(clause):
     return [n for n in clear if n is not clause.place]
 
 
-def sample_sentence(rng):
-    """Draw a sentence: a statement, a question, or one with a subordinate clause.
-
-    Args:
-        rng: a `random.Random`.
-
-    Returns:
-        a `_Clause`.
-    """
+def sample_sentence(rng: random.Random) -> _Clause:
+    """Draw a sentence: a statement, a question, or one with a subordinate clause."""
     form = rng.choice(["plain", *["question"] * 2, "adverb", "that", *["reason"] * 3])
     main = _sample_clause(rng, that=form == "that")
     if form == "question":
@@ -729,21 +604,21 @@ def sample_sentence(rng):
     return replace(main, conjunction=conjunction, clause=below)
 
 
-def grammar_examples(train=20000, validation=500, test=500, seed=0):
+def grammar_examples(
+    train: int = 20000, validation: int = 500, test: int = 500, seed: int = 0
+) -> list[list[Example]]:
     """Draw sentences and put each into the part of the data it belongs to.
 
     Args:
-        train: number of training sentences.
-        validation: number of validation sentences.
-        test: number of test sentences.
+        train, validation, test: how many sentences.
         seed: the same seed gives the same sentences.
 
     Returns:
-        three lists of `Example`, of 4 to 20 English words and marks each, no sentence twice.
+        three lists of examples, of 4 to 20 English words and marks each, no sentence twice.
     """
     rng = random.Random(seed)
     wanted = {"train": train, "validation": validation, "test": test}
-    found = {part: {} for part in wanted}
+    found: dict[str, dict[str, Example]] = {part: {} for part in wanted}
     while any(len(found[part]) < count for part, count in wanted.items()):
         clause = sample_sentence(rng)
         part = _part_of(_facts_of(clause))
@@ -754,18 +629,14 @@ def grammar_examples(train=20000, validation=500, test=500, seed=0):
     return [list(examples.values()) for examples in found.values()]
 
 
-def grammar_corpus(train=20000, validation=500, test=500, seed=0):
-    """Make a corpus of the built-in grammar.
+def grammar_corpus(
+    train: int = 20000, validation: int = 500, test: int = 500, seed: int = 0
+) -> Corpus:
+    """Make a corpus of the built-in grammar; the arguments are those of `grammar_examples`.
 
-    Args:
-        train: number of training pairs.
-        validation: number of validation pairs.
-        test: number of test pairs.
-        seed: the same seed gives the same pairs.
-
-    Returns:
-        a `Corpus`; every validation or test sentence has a fact never seen in training.
+    Every validation or test sentence has a fact never seen in training.
     """
     parts = grammar_examples(train, validation, test, seed)
-    pairs = ([(example.source, example.target) for example in part] for part in parts)
-    return Corpus("grammar", *pairs, "The built-in grammar: no rights reserved.")
+    pairs = [[(example.source, example.target) for example in part] for part in parts]
+    licence = "The built-in grammar: no rights reserved."
+    return Corpus("grammar", pairs[0], pairs[1], pairs[2], licence)

@@ -5,6 +5,7 @@ Generated from book/09-optimization.md by tools/tangle.py: edit the chapter, not
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 __all__ = [
     "optimizer",
@@ -16,11 +17,13 @@ __all__ = [
 ]
 
 
-def optimizer(model, beta1=0.9, beta2=0.98, eps=1e-9):
+def optimizer(
+    model: nn.Module, beta1: float = 0.9, beta2: float = 0.98, eps: float = 1e-9
+) -> torch.optim.Adam:
     """Adam with the constants of section 5.3; its rate is set before every update.
 
     Args:
-        model: what is to be trained.
+        model: its parameters are trained.
         beta1, beta2: how slowly the averages of the gradient and of its square forget.
         eps: added to the divisor.
 
@@ -36,12 +39,13 @@ def optimizer(model, beta1=0.9, beta2=0.98, eps=1e-9):
     return torch.optim.Adam(model.parameters(), lr=0.0, betas=betas, eps=eps, fused=True)
 
 
-def learning_rate(step, d_model=512, warmup=4000, rate=1.0):
+def learning_rate(
+    step: int, d_model: int = 512, warmup: int = 4000, rate: float = 1.0
+) -> float:
     """The learning rate of update number step, counted from 1 (section 5.3, Eq. 3).
 
     Args:
-        step: number of the update.
-        d_model: width of the model.
+        step, d_model: as in the equation.
         warmup: the rate rises until this update, and then falls with the root of the step.
         rate: a factor on the whole; 1 in the paper, 2 in later released code.
 
@@ -57,28 +61,19 @@ def learning_rate(step, d_model=512, warmup=4000, rate=1.0):
 
 
 def _check_spread(vocab, eps, least):
-    """Refuse a vocabulary or an eps that leaves nothing to spread.
-
-    Args:
-        vocab: tokens in the vocabulary.
-        eps: the probability to spread.
-        least: how many tokens a vocabulary must have.
-
-    Raises:
-        ValueError: if vocab is less than least, or eps is outside [0, 1).
-    """
+    """ValueError if vocab is less than least, or eps is outside [0, 1)."""
     if vocab < least:
         raise ValueError(f"vocab must be {least} or more to spread eps over, got {vocab}")
     if not 0 <= eps < 1:
         raise ValueError(f"eps must lie in [0, 1), got {eps}")
 
 
-def spread_over_all(target, vocab, eps=0.1, pad=0):
+def spread_over_all(target: Tensor, vocab: int, eps: float = 0.1, pad: int = 0) -> Tensor:
     """Targets that keep 1 - eps and spread eps over all tokens, the right one too (5.4).
 
     Args:
         target: identifiers, (...).
-        vocab: tokens in the vocabulary.
+        vocab: size of the vocabulary.
         eps: eps_ls of the paper.
         pad: not used; the three definitions are called alike.
 
@@ -89,29 +84,32 @@ def spread_over_all(target, vocab, eps=0.1, pad=0):
         ValueError: if vocab or eps leaves nothing to spread.
     """
     _check_spread(vocab, eps, 1)
-    shape, each = (*target.shape, vocab), eps / vocab
+    each = eps / vocab
+    shape = (*target.shape, vocab)
     goal = torch.full(shape, each, device=target.device)  # (..., vocab)
     return goal.scatter_(-1, target[..., None], 1 - eps + each)
 
 
-def spread_over_others(target, vocab, eps=0.1, pad=0):
+def spread_over_others(target: Tensor, vocab: int, eps: float = 0.1, pad: int = 0) -> Tensor:
     """Targets that keep 1 - eps and spread eps over the wrong tokens (released code).
 
     Args, returns and raises as `spread_over_all`.
     """
     _check_spread(vocab, eps, 2)
-    shape, each = (*target.shape, vocab), eps / (vocab - 1)
+    each = eps / (vocab - 1)
+    shape = (*target.shape, vocab)
     goal = torch.full(shape, each, device=target.device)  # (..., vocab)
     return goal.scatter_(-1, target[..., None], 1 - eps)
 
 
-def spread_over_words(target, vocab, eps=0.1, pad=0):
+def spread_over_words(target: Tensor, vocab: int, eps: float = 0.1, pad: int = 0) -> Tensor:
     """Targets that keep 1 - eps and spread eps over the wrong tokens that are not padding.
 
     Args, returns and raises as `spread_over_all`; a target that is padding means nothing.
     """
     _check_spread(vocab, eps, 3)
-    shape, each = (*target.shape, vocab), eps / (vocab - 2)
+    each = eps / (vocab - 2)
+    shape = (*target.shape, vocab)
     goal = torch.full(shape, each, device=target.device)  # (..., vocab)
     goal[..., pad] = 0.0
     return goal.scatter_(-1, target[..., None], 1 - eps)
@@ -120,20 +118,8 @@ def spread_over_words(target, vocab, eps=0.1, pad=0):
 def _smoothed_loss(logits, target, spread=spread_over_all, eps=0.1, pad=0):
     """Cross-entropy against a target spread by any definition, written out (section 5.4).
 
-    It holds arrays as large as the logits; `label_smoothed_loss` is the one to train with.
-
-    Args:
-        logits: (..., vocab).
-        target: identifiers, (...); padding counts nothing, in the sum and in its divisor.
-        spread: one of `spread_over_all`, `spread_over_others`, `spread_over_words`.
-        eps: eps_ls of the paper.
-        pad: the identifier of padding.
-
-    Returns:
-        A scalar, in nats; NaN if there is nothing but padding.
-
-    Raises:
-        ValueError: if the shapes do not fit, or vocab or eps leaves nothing to spread.
+    Arguments and result are those of `label_smoothed_loss`, which is the one to train with:
+    this one holds arrays as large as the logits.
     """
     if logits.shape[:-1] != target.shape:
         raise ValueError(f"logits of shape {tuple(logits.shape)} need a target of shape "
@@ -143,7 +129,9 @@ def _smoothed_loss(logits, target, spread=spread_over_all, eps=0.1, pad=0):
     return lost[target != pad].mean()
 
 
-def label_smoothed_loss(logits, target, eps=0.1, pad=0, reduction="mean"):
+def label_smoothed_loss(
+    logits: Tensor, target: Tensor, eps: float = 0.1, pad: int = 0, reduction: str = "mean"
+) -> Tensor:
     """Cross-entropy against targets that keep 1 - eps and spread eps over all (section 5.4).
 
     Args:

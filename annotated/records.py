@@ -15,6 +15,7 @@ from dataclasses import MISSING, asdict, fields, is_dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -47,7 +48,7 @@ def _uncommitted() -> dict | None:
     difference = _git("diff", "HEAD")
     if difference is None:
         return None
-    found = {}
+    found: dict[str, Any] = {}
     if difference:
         found["sha256"] = sha256_of(difference.encode("utf-8", "surrogateescape"))
         found["changed"] = (_git("diff", "HEAD", "--name-only") or "").splitlines()
@@ -82,7 +83,7 @@ def _machine() -> dict:
 
 def _versions(packages: tuple[str, ...]) -> dict:
     """The versions of Python, of torch and of some more packages; None: not installed."""
-    found = {"python": platform.python_version(), "torch": torch.__version__}
+    found: dict[str, str | None] = {"python": platform.python_version(), "torch": torch.__version__}
     for name in packages:
         found[name] = None
         with suppress(PackageNotFoundError):
@@ -90,12 +91,14 @@ def _versions(packages: tuple[str, ...]) -> dict:
     return found
 
 
-def _plain(value: object) -> object:
+def _plain(value: object) -> Any:
     """A value as JSON gives it back; a dataclass becomes a dictionary."""
-    return json.loads(json.dumps(asdict(value) if is_dataclass(value) else value, default=str))
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    return json.loads(json.dumps(value, default=str))
 
 
-def about_corpus(corpus: object, **more: object) -> dict:
+def about_corpus(corpus: Any, **more: object) -> dict:
     """What a record says of a `Corpus`: name, licence, the sha256 of its files; and more."""
     sums = {"licence": corpus.licence, "sha256": corpus.provenance}
     return {"corpus": corpus.name, **sums, **more}
@@ -252,9 +255,9 @@ class Record:
     def __enter__(self) -> "Record":
         return self
 
-    def __exit__(self, kind, error, trace) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with self.change("run.json") as run:
             run.pop("failed", None)
             run["ended"] = datetime.now(UTC).isoformat(timespec="seconds")
             if error is not None:
-                run["failed"] = ": ".join(filter(None, (kind.__name__, str(error))))
+                run["failed"] = ": ".join(filter(None, (type(error).__name__, str(error))))

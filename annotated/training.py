@@ -11,14 +11,16 @@ import sys
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file, save_model
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from annotated.attention import scaled_dot_product_attention
@@ -60,7 +62,7 @@ class Recipe:
     save_every: int = 1000  # updates; the paper's checkpoints are 10 minutes apart
     keep: int = 5  # checkpoints; section 6.1 averages 5 for base and 20 for big
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         counts = ("steps", "warmup", "source_tokens", "target_tokens", "accumulate")
         for name in (*counts, "evaluate_every", "save_every", "keep"):
             value = getattr(self, name)
@@ -78,25 +80,29 @@ class Recipe:
                 raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)!r}")
 
 
-def update(model, adam, batches):
+def update(
+    model: nn.Module, adam: torch.optim.Optimizer, batches: Sequence[tuple[Tensor, Tensor]]
+) -> tuple[Tensor, int]:
     """One update from one or several batches, each token counting the same (section 5.3).
 
     Args:
         model: its config gives pad and, if the loss is to be smoothed, eps_ls.
         adam: the model's optimizer, its rate set.
-        batches: of source (B, S) and target (B, T + 1), best on the CPU, which counts.
+        batches: source (B, S) and target (B, T + 1), best on the CPU, which counts tokens.
 
     Returns:
-        The loss in nats a token, a tensor on the model's device, so that nothing waits,
-        and the number of target tokens, without padding.
+        The loss in nats a token, on the model's device, so that nothing waits, and the
+        number of target tokens, without padding.
 
     Raises:
         FloatingPointError: on a CPU, if the loss is not finite; the weights then stay.
     """
-    pad, device = model.config.pad, next(model.parameters()).device
-    eps_ls = getattr(model.config, "eps_ls", 0.0)  # the recurrent baseline smooths nothing
-    tokens = sum((target[:, 1:] != pad).sum().item() for _, target in batches)
-    total = 0.0
+    config: Any = model.config
+    pad = config.pad
+    eps_ls = getattr(config, "eps_ls", 0.0)  # the recurrent baseline smooths nothing
+    device = next(model.parameters()).device
+    tokens = sum(int((target[:, 1:] != pad).sum()) for _, target in batches)
+    total = torch.zeros((), device=device)
     adam.zero_grad()
     for batch in batches:
         source, target = (ids.to(device, non_blocking=True) for ids in batch)
@@ -104,22 +110,15 @@ def update(model, adam, batches):
         # The divisor is the whole update's: a short batch must not weigh its tokens more.
         loss = label_smoothed_loss(logits, target[:, 1:], eps_ls, pad, "sum") / tokens
         loss.backward()
-        total += loss.detach()
-    if device.type == "cpu" and not math.isfinite(total):
+        total = total + loss.detach()
+    if device.type == "cpu" and not total.isfinite():
         raise FloatingPointError(f"the loss is {total:.3g}")
     adam.step()
     return total, tokens
 
 
 def _read_later(value):
-    """Begin to copy a number from its device; the result, when called, waits for it.
-
-    Args:
-        value: a tensor of one element.
-
-    Returns:
-        a function without arguments.
-    """
+    """Begin to copy a number from its device; the function returned waits for it."""
     if not value.is_cuda:
         return value.item
     copy = value.to("cpu", non_blocking=True)
@@ -133,18 +132,9 @@ def _read_later(value):
 
 
 def _stream(batches, epoch=0, position=0):
-    """Batch after batch, epoch after epoch, from a given place on.
+    """Batch after batch, epoch after epoch, from (epoch, position) on; batches as in `train`.
 
-    Args:
-        batches: called with (epoch, position), gives the epoch's (source, target) batches
-            from position on.
-        epoch, position: where to begin.
-
-    Yields:
-        (source, target), and the (epoch, position) at which to go on after it.
-
-    Raises:
-        ValueError: if an epoch holds no batch.
+    Yields source, target, and the (epoch, position) at which to go on after them.
     """
     while True:
         first = position
@@ -156,7 +146,7 @@ def _stream(batches, epoch=0, position=0):
         epoch, position = epoch + 1, 0
 
 
-def list_checkpoints(folder):
+def list_checkpoints(folder: Path | str) -> list[Path]:
     """The checkpoints in a training folder, oldest first; one half written is not seen."""
     found = Path(folder, "checkpoints").glob("[0-9]*")
     return sorted(path for path in found if path.name.isdecimal())
@@ -170,12 +160,9 @@ def _discard(checkpoint):
 
 
 def _prune(folder, keep, every=1):
-    """Keep the newest checkpoint and the last planned ones; of the newest two the optimizer.
+    """Keep the newest checkpoint and the last `keep` planned ones; of two the optimizer.
 
-    Args:
-        folder: of the training.
-        keep: how many planned ones stay.
-        every: a checkpoint is planned where this divides its step; any other is of a stop.
+    A checkpoint is planned where `every` divides its step; any other is of a stop.
     """
     found = list_checkpoints(folder)
     planned = [path for path in found if int(path.name) % every == 0]
@@ -189,11 +176,7 @@ def _prune(folder, keep, every=1):
 
 @contextmanager
 def _disk_errors(folder):
-    """Inside, a disk that takes no more raises an error that says what is kept.
-
-    Raises:
-        OSError: if something could not be written.
-    """
+    """Turn what goes wrong with a disk inside into an OSError that names the last checkpoint."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -207,14 +190,22 @@ def _disk_errors(folder):
         ) from error
 
 
-def save_checkpoint(folder, model, adam, progress, keep=5, every=1):
+def save_checkpoint(
+    folder: Path | str,
+    model: nn.Module,
+    adam: torch.optim.Optimizer,
+    progress: dict[str, Any],
+    keep: int = 5,
+    every: int = 1,
+) -> None:
     """Write folder/checkpoints/STEP, whole or not at all, then prune the older ones.
 
     Args:
         folder: of the training.
-        model, adam: whose numbers are kept.
-        progress: a dict for JSON; its "step" names the checkpoint.
-        keep, every: which checkpoints stay, see `_prune`.
+        model, adam: whose weights and averages are saved.
+        progress: goes into a file of JSON; its "step" names the checkpoint.
+        keep: how many planned checkpoints stay, beside the newest one.
+        every: a checkpoint is planned where this divides its step.
 
     Raises:
         OSError: if the disk takes no more; earlier checkpoints are then as they were.
@@ -233,7 +224,7 @@ def save_checkpoint(folder, model, adam, progress, keep=5, every=1):
 
 @contextmanager
 def _checkpoint_errors(checkpoint):
-    """Inside, whatever is wrong with a checkpoint's files is a ValueError that names it."""
+    """Turn whatever is wrong with a checkpoint's files into a ValueError that names it."""
     try:
         yield
     except Exception as error:
@@ -242,7 +233,9 @@ def _checkpoint_errors(checkpoint):
         raise ValueError(message) from error
 
 
-def load_checkpoint(checkpoint, model, adam):
+def load_checkpoint(
+    checkpoint: Path, model: nn.Module, adam: torch.optim.Optimizer
+) -> dict[str, Any]:
     """Put weights and optimizer back as they were; returns the progress.
 
     Raises:
@@ -263,20 +256,18 @@ def load_checkpoint(checkpoint, model, adam):
 def _load_newest(folder, model, adam):
     """Go back to the newest checkpoint; if it is damaged, with a warning, to the one before.
 
-    Returns:
-        The progress; None if there is no checkpoint.
-
-    Raises:
-        ValueError: if there are checkpoints, and none of the newest two can be used.
+    Returns its progress, None without checkpoints; ValueError if neither can be used.
     """
     for left in Path(folder, "checkpoints").glob(".*.part"):  # of a process that was killed
         shutil.rmtree(left)
-    damaged, message = [], ""
+    damaged = []
+    message = ""
     for checkpoint in reversed(list_checkpoints(folder)[-2:]):
         try:
             progress = load_checkpoint(checkpoint, model, adam)
         except ValueError as error:
-            damaged, message = [*damaged, checkpoint], message or str(error)
+            damaged.append(checkpoint)
+            message = message or str(error)  # of the newest
             continue
         for useless in damaged:  # it will be made again
             warnings.warn(f"{message}; going on from {checkpoint.name}", stacklevel=2)
@@ -289,19 +280,20 @@ def _load_newest(folder, model, adam):
 
 @contextmanager
 def _stop_signals():
-    """A list, empty until an interrupt or a request to terminate comes: then its time.
+    """A list that gets the time of every interrupt and of every request to terminate.
 
-    Raises:
-        KeyboardInterrupt: inside, at an interrupt more than a second after the first signal.
+    An interrupt more than a second after the first signal is a KeyboardInterrupt at once.
     """
-    seen, signals = [], (signal.SIGINT, signal.SIGTERM)
+    seen = []
+    signals = signal.SIGINT, signal.SIGTERM
 
     def note(number, frame):
-        seen.append(time.monotonic())
+        now = time.monotonic()
+        seen.append(now)
         if len(seen) == 1:
             with suppress(OSError, RuntimeError):  # stderr is gone, or amid another line
                 tqdm.write("stopping after this update; again: at once", file=sys.stderr)
-        elif number == signal.SIGINT and seen[-1] > seen[0] + 1:
+        elif number == signal.SIGINT and now > seen[0] + 1:
             what = "stopped at once; the same command goes on from the last checkpoint"
             raise KeyboardInterrupt(what)
 
@@ -319,16 +311,13 @@ def _stop_signals():
 class _Log:
     """A file of JSON lines that begins where training begins or resumes.
 
-    Args:
-        folder: where log.jsonl is; None keeps the lines in memory only.
-        step: lines of later steps are dropped, since they will be made again.
-
-    Raises:
-        OSError: from every method, if the disk takes no more.
+    Lines of later steps than `step` are dropped, since they will be made again; without a
+    folder the lines are in memory only.
     """
 
     def __init__(self, folder, step):
-        self.folder, self.lines = folder, []
+        self.folder = folder
+        self.lines = []
         if folder is None:
             return
         self.path = Path(folder, "log.jsonl")
@@ -358,21 +347,16 @@ class _Log:
 
 
 def _not_finite(what, folder, step, place):
-    """The error that names the update, the batch and the last good checkpoint.
+    """The FloatingPointError that names update, batch and last good checkpoint.
 
-    Args:
-        what: what is not finite.
-        folder: of the training, or None.
-        step: number of the update.
-        place: epoch and number of its last batch.
-
-    Returns:
-        a FloatingPointError.
+    `place` is the epoch, and the number in it of the update's last batch.
     """
-    good = list_checkpoints(folder)[-1:] if folder else []
+    epoch, position = place
+    checkpoints = list_checkpoints(folder) if folder else []
+    good = checkpoints[-1] if checkpoints else "none"
     return FloatingPointError(
-        f"{what} in update {step}, epoch {place[0]}, batch {place[1]}; "
-        f"last good checkpoint: {good[0] if good else 'none'}; "
+        f"{what} in update {step}, epoch {epoch}, batch {position}; "
+        f"last good checkpoint: {good}; "
         "a lower rate or a longer warmup may help"
     )
 
@@ -381,7 +365,7 @@ def _not_finite(what, folder, step, place):
 class Run:
     """A training under way: the model, its optimizer, and how far it has come."""
 
-    model: torch.nn.Module
+    model: nn.Module
     adam: torch.optim.Optimizer
     folder: Path | None = None
     step: int = 0
@@ -389,11 +373,11 @@ class Run:
     position: int = 0
     update: Callable = field(default_factory=lambda: update)  # chapter 14 has a faster one
 
-    def stops(self, signals):
+    def stops(self, signals: list) -> bool:
         """Whether to stop here: if somebody has asked for it."""
         return bool(signals)
 
-    def save(self, keep, every=1):
+    def save(self, keep: int, every: int = 1) -> None:
         """Write a checkpoint, if there is a folder, unless a weight is not finite."""
         if self.folder is None:
             return
@@ -403,7 +387,7 @@ class Run:
         progress = {"step": self.step, "epoch": self.epoch, "position": self.position}
         save_checkpoint(self.folder, self.model, self.adam, progress, keep, every)
 
-    def resume(self, keep, every=1):
+    def resume(self, keep: int, every: int = 1) -> "Run":
         """Go on from the newest checkpoint, if any; prune, in case a kill left that undone."""
         if self.folder is not None:
             progress = _load_newest(self.folder, self.model, self.adam) or {}
@@ -412,22 +396,30 @@ class Run:
             _prune(self.folder, keep, every)
         return self
 
-    def advance(self, coming, recipe):
-        """One update from the batches that come; returns its line of the log."""
-        batches = [next(coming) for _ in range(recipe.accumulate)]
-        self.step, (self.epoch, self.position) = self.step + 1, batches[-1][-1]
-        d_model = self.model.config.d_model
-        rate = learning_rate(self.step, d_model, recipe.warmup, recipe.rate)
+    def advance(self, coming: Iterator, recipe: Recipe) -> dict[str, Any]:
+        """One update; returns its line of the log.
+
+        Args:
+            coming: source, target, and the (epoch, position) after them, batch after batch.
+            recipe: gives the rate, the seed, and how many batches make the update.
+        """
+        batches = []
+        for _ in range(recipe.accumulate):
+            source, target, place = next(coming)
+            batches.append((source, target))
+        self.step += 1
+        self.epoch, self.position = place
+        config: Any = self.model.config
+        rate = learning_rate(self.step, config.d_model, recipe.warmup, recipe.rate)
         for group in self.adam.param_groups:
             group["lr"] = rate
         # Seeded step by step: a resumed training drops the same units as one never stopped.
         torch.manual_seed(recipe.seed * 1_000_003 + self.step)
         self.model.train()
         try:
-            pairs = [batch[:2] for batch in batches]
-            loss, tokens = self.update(self.model, self.adam, pairs)
+            loss, tokens = self.update(self.model, self.adam, batches)
         except FloatingPointError as error:
-            raise _not_finite(error, self.folder, self.step, batches[-1][-1]) from None
+            raise _not_finite(error, self.folder, self.step, place) from None
         return {"step": self.step, "loss": loss, "tokens": tokens, "rate": rate}
 
 
@@ -436,7 +428,7 @@ class TrainingBackend:
     """How a process trains: where, by which attention, and what it shares with others.
 
     Args:
-        device: where to.
+        device: to train on.
         writes: whether this process writes the folder; of several, one does.
         attention: for the model, as in `Transformer`.
         in_turn: a context in which one process after the other reads and writes the folder.
@@ -453,16 +445,13 @@ class TrainingBackend:
 
 
 class _Report:
-    """Log and progress bar of a run; a GPU's losses are read one update late.
-
-    Args:
-        log: where the lines go.
-        run: the training.
-        steps: updates at the end.
-    """
+    """Log and progress bar of a run; a GPU's losses are read one update late."""
 
     def __init__(self, log, run, steps):
-        self.log, self.run, self.waiting, self.tokens = log, run, deque(), 0
+        self.log = log
+        self.run = run
+        self.waiting: deque = deque()  # lines of the log whose loss is not read yet
+        self.tokens = 0
         self.late = int(next(run.model.parameters()).is_cuda)
         self.began = time.monotonic()
         self.before = max((line.get("seconds", 0) for line in log.lines), default=0)
@@ -479,7 +468,8 @@ class _Report:
         """Read and write all lines but so many; refuse a loss that is not finite."""
         while len(self.waiting) > late:
             line, read, place = self.waiting.popleft()
-            if not math.isfinite(loss := read()):
+            loss = read()
+            if not math.isfinite(loss):
                 what = f"the loss is {loss:.3g}"
                 raise _not_finite(what, self.run.folder, line["step"], place)
             self.log.add(**{**line, "loss": round(loss, 6)})
@@ -493,32 +483,37 @@ class _Report:
         return round(self.before + time.monotonic() - self.began)
 
 
-def train(model, recipe, batches, folder=None, evaluate=None, start=Run):
+def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterable],
+          folder: Path | str | None = None, evaluate: Callable[[nn.Module], dict] | None = None,
+          start: Callable[..., Run] = Run) -> list[dict[str, Any]]:
     """Train, log, evaluate and save; with the same folder again, go on where it stopped.
 
     Args:
         model: on the device to train on; its config gives eps_ls, d_model and pad.
         recipe: what training varies.
-        batches: called with (epoch, position), gives the epoch's (source, target) batches
-            from position on; source (B, S) up to eos, target (B, T + 1) from bos to eos.
-        folder: where log.jsonl and checkpoints go; None keeps nothing on disk.
-        evaluate: f(model) -> dict of numbers, called every recipe.evaluate_every updates
-            and at the end.
-        start: called with model, optimizer and folder, gives the Run; chapter 14 has others.
+        batches: called with (epoch, position), gives the epoch's batches from position on:
+            source (B, S) up to eos, target (B, T + 1) from bos to eos.
+        folder: where log.jsonl and checkpoints go; None writes nothing.
+        evaluate: what it returns goes into the log; called every recipe.evaluate_every
+            updates and at the end.
+        start: called with model, optimizer and folder; chapter 14 has others.
 
     Returns:
-        The log: a dict for each update and each evaluation.
+        The log: an entry for each update and each evaluation.
 
     Raises:
         FloatingPointError: if the loss is not finite; names update and last good checkpoint.
         KeyboardInterrupt: after an interrupt or a request to terminate, once all is saved;
             after a second interrupt at once.
-        OSError: if the disk takes no more; says what is kept.
+        OSError: if the disk takes no more; names the last checkpoint.
         ValueError: if the folder's checkpoints are damaged or another model's.
     """
-    run = start(model, optimizer(model, recipe.beta1, recipe.beta2, recipe.eps), folder)
-    log = _Log(folder, run.resume(recipe.keep, recipe.save_every).step)
-    report, coming = _Report(log, run, recipe.steps), _stream(batches, run.epoch, run.position)
+    folder = None if folder is None else Path(folder)
+    adam = optimizer(model, recipe.beta1, recipe.beta2, recipe.eps)
+    run = start(model, adam, folder).resume(recipe.keep, recipe.save_every)
+    log = _Log(folder, run.step)
+    report = _Report(log, run, recipe.steps)
+    coming = _stream(batches, run.epoch, run.position)
     with report.bar, _stop_signals() as signals:
         while run.step < recipe.steps:
             report.add(run.advance(coming, recipe))
@@ -537,7 +532,7 @@ def train(model, recipe, batches, folder=None, evaluate=None, start=Run):
     return log.lines
 
 
-def average(model, folder, k=5):
+def average(model: nn.Module, folder: Path | str, k: int = 5) -> int:
     """Give the model the mean of the weights of the last k checkpoints (section 6.1).
 
     Args:
@@ -556,13 +551,13 @@ def average(model, folder, k=5):
     found = list_checkpoints(folder)[-k:]
     if not found:
         raise ValueError(f"no checkpoint in {Path(folder, 'checkpoints')}: train first")
-    sums = {}
+    sums: dict[str, Tensor] = {}
     for checkpoint in found:
         with _checkpoint_errors(checkpoint):
             path = checkpoint / "model.safetensors"
             load_model(model, str(path))  # refuses another model's
             for name, value in load_file(path).items():
-                sums[name] = sums.get(name, 0) + value.double()
+                sums[name] = sums.get(name, 0.0) + value.double()
     mean = {name: total / len(found) for name, total in sums.items()}
     model.load_state_dict(mean, strict=False)  # a tied matrix has two names, stored once
     return len(found)

@@ -32,9 +32,6 @@ PACKED_ALLOWED = {
     "04-multihead",
     "05-layers",
     "07-transformer",
-    "08-data",
-    "09-optimization",
-    "10-training",
     "11-decoding",
     "12-evaluation",
     "14-gpu",
@@ -43,8 +40,6 @@ PACKED_ALLOWED = {
     "19-figures",
     "20-after",
     "21-real-weights",
-    "F-grammar",
-    "G-corpora",
     "H-command-line",
 }
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
