@@ -35,8 +35,6 @@ PACKED_ALLOWED = {
     "08-data",
     "09-optimization",
     "10-training",
-    "11-decoding",
-    "12-evaluation",
     "14-gpu",
     "16-why-self-attention",
     "18-parsing",
@@ -45,7 +43,6 @@ PACKED_ALLOWED = {
     "21-real-weights",
     "F-grammar",
     "G-corpora",
-    "H-command-line",
 }
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 IMPORT = (ast.Import, ast.ImportFrom)
