@@ -6,6 +6,7 @@ Generated from book/H-command-line.md by tools/tangle.py: edit the chapter, not 
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
@@ -28,13 +29,9 @@ __all__ = ["PRESETS", "main"]
 
 
 def _text_lines(file):
-    """The lines of a file as they come, cut at line feeds only, without their ends.
+    """Yield the lines of a file opened for bytes, cut at line feeds only, without their ends.
 
-    Args:
-        file: a file opened for bytes, or anything else that gives lines of bytes.
-
-    Yields:
-        strings; a byte that is not UTF-8 becomes the replacement character.
+    A byte that is not UTF-8 becomes the replacement character.
     """
     for number, line in enumerate(file):
         line = line.removesuffix(b"\n").removesuffix(b"\r")
@@ -48,18 +45,9 @@ def _one_line(text):
 
 
 def _windows(lines, size, characters=1_000_000):
-    """Cut a stream of lines into lists.
+    """Cut a stream of lines into lists of at most so many lines, none of them empty.
 
-    Args:
-        lines: iterable of strings.
-        size: lines of a list at most.
-        characters: a list that has so many or more ends, since lines may be of any length.
-
-    Yields:
-        lists of strings, in order, none empty.
-
-    Raises:
-        ValueError: the size is below 1.
+    A list also ends when it has so many characters, since lines may be of any length.
     """
     if size < 1:
         raise ValueError(f"window must be 1 line or more, got {size}")
@@ -75,25 +63,17 @@ def _windows(lines, size, characters=1_000_000):
 
 
 def _translate_windows(translator, lines, options, first=1):
-    """Translate a stream of lines window by window, in order.
-
-    Args:
-        translator: a `Translator`.
-        lines: iterable of strings.
-        options: with window, beam, alpha and n_best.
-        first: the number of the first line.
-
-    Yields:
-        how many lines a window had, and the text to be written for them.
-    """
+    """Yield for each window of lines how many it has, and the text to be written for them."""
     search = options.beam, options.alpha
     for window in _windows(lines, options.window):
         if options.n_best:
             found = translator.n_best(window, options.n_best, *search, progress=False)
+            write = _as_n_best_lines
         else:
             found = translator.translate(window, *search, progress=False)
-        write = _as_n_best_lines if options.n_best else _as_line
-        yield len(window), "".join(write(i, line) for i, line in enumerate(found, first))
+            write = _as_line
+        text = "".join(write(number, line) for number, line in enumerate(found, first))
+        yield len(window), text
         first += len(window)
 
 
@@ -108,7 +88,7 @@ def _as_n_best_lines(number, found):
 
 
 def _job_of(options):
-    """What must be the same for a stopped translation to go on; input is None for a pipe."""
+    """What must be the same for a stopped translation to go on; for a pipe, input is None."""
     # A folder, or a name on the Hugging Face hub, which stands for itself.
     folder = Path(options.model)
     files = sorted(path for path in folder.glob("*") if path.is_file())
@@ -194,7 +174,10 @@ def _run_translate(options):
     _check_n_best(options.n_best, options.beam)
     translator = _load(options.model, options.device)
     typed = not (options.input or options.output) and sys.stdin and sys.stdin.isatty()
-    (_translate_interactively if options.interactive or typed else _translate_stream)(translator, options)
+    if options.interactive or typed:
+        _translate_interactively(translator, options)
+    else:
+        _translate_stream(translator, options)
 
 
 def _decoded(path, number, line):
@@ -208,14 +191,10 @@ def _decoded(path, number, line):
 
 @dataclass(frozen=True)
 class _FilePairs:
-    """The sentence pairs of two files, read anew each time they are gone through.
+    """The sentence pairs of two files, read anew each time they are iterated over.
 
-    Args:
-        source, target: the files, a sentence a line; line n of one translates the other's.
-        without: strings; pairs with one of them, or with an empty side, are passed over.
-
-    Raises:
-        ValueError: when gone through; a file cannot be read, is no UTF-8, or has more lines.
+    Pairs with an empty side, or with a string of `without` on either side, are left out.
+    A ValueError says which file cannot be read, is no UTF-8, or has more lines.
     """
 
     source: Path
@@ -238,17 +217,9 @@ class _FilePairs:
 
 
 def _hold_out(pairs, most=2000):
-    """Choose pairs by a hash of their text: about one in fifty, at least one.
+    """Choose pairs by a hash of their text, all different: about one in fifty, at least one.
 
-    Args:
-        pairs: iterable of (source, target) that can be gone through several times.
-        most: about how many at most.
-
-    Returns:
-        list of pairs, all different.
-
-    Raises:
-        ValueError: there is no pair.
+    The pairs are iterated over several times; `most` is about how many are chosen at most.
     """
     def place(pair):
         return _fraction("\t".join(pair))
@@ -267,11 +238,7 @@ def _name_of(source, target):
 
 
 def _corpus_of_files(options):
-    """The corpus in the files --source, --target, --valid-source and --valid-target.
-
-    Raises:
-        ValueError: a file cannot be used, or nothing is left to train on.
-    """
+    """The corpus in the files --source, --target, --valid-source and --valid-target."""
     pairs = _FilePairs(options.source, options.target)
     given = options.valid_source
     held_out = _FilePairs(given, options.valid_target) if given else None
@@ -314,11 +281,7 @@ def _sampled(pairs, most=1_000_000):
 
 
 def _make_vocabulary(corpus, size, folder):
-    """The vocabulary of a training folder: that of the run it holds, or else a new one.
-
-    Raises:
-        ValueError: the run was begun with another size.
-    """
+    """The vocabulary of a training folder: that of the run it holds, or else a new one."""
     if (folder / "run.json").exists():
         found = load_vocabulary(folder)
         if isinstance(found, Subwords) and len(found) != size:
@@ -349,24 +312,15 @@ def _positions_of(config):
 
 
 def _encoded(pairs, vocabulary, recipe, longest=None, positions=None):
-    """Turn pairs of texts into pairs of identifiers, one after the other.
+    """Yield the identifiers of pairs of texts, each list ending in eos.
 
-    Args:
-        pairs: iterable of (source, target).
-        vocabulary: with `encode`.
-        recipe: its source_tokens and target_tokens are what a sentence may have.
-        longest: leave out pairs with a side of more tokens; None leaves out none.
-        positions: how many the model has, see `_positions_of`; None: as many as are wanted.
-
-    Yields:
-        (source ids, target ids), each ending in eos.
-
-    Raises:
-        ValueError: a pair is too long for any batch, or for the model.
+    Pairs with a side of more than `longest` tokens are left out; what is then too long for a
+    batch of the recipe, or for the positions that the model has, is refused.
     """
     left = 0
     for source, target in pairs:
-        s, t = vocabulary.encode(source), vocabulary.encode(target)
+        s = vocabulary.encode(source)
+        t = vocabulary.encode(target)
         if longest and max(len(s), len(t)) > longest:
             left += 1
         elif positions and max(len(s), len(t)) > positions:
@@ -382,11 +336,7 @@ def _encoded(pairs, vocabulary, recipe, longest=None, positions=None):
 
 @dataclass(frozen=True)
 class _IdentityVocabulary:
-    """In place of a vocabulary, for pairs that are encoded already.
-
-    Args:
-        size: of the vocabulary that encoded them.
-    """
+    """In place of the vocabulary, of this size, that has encoded the pairs already."""
 
     size: int
 
@@ -399,19 +349,7 @@ class _IdentityVocabulary:
 
 
 def _token_pairs(corpus, vocabulary, recipe, folder, longest=None, positions=None):
-    """Encode a corpus: training text to folder/tokens on disk, held-out text to a list.
-
-    Args:
-        corpus: a `Corpus`.
-        folder: of the training.
-        vocabulary, recipe, longest, positions: as for `_encoded`.
-
-    Returns:
-        a `TokenPairs`, and a list of (source ids, target ids).
-
-    Raises:
-        ValueError: no training or no held-out pair is left; see also `_encoded`.
-    """
+    """Encode a corpus: training text as `TokenPairs` in folder/tokens, held-out text as a list."""
     limits = recipe, longest, positions
     held_out = list(_encoded(corpus.validation, vocabulary, *limits))
     if not held_out:
@@ -419,19 +357,16 @@ def _token_pairs(corpus, vocabulary, recipe, folder, longest=None, positions=Non
     if (folder / "run.json").exists():
         with suppress(ValueError):  # there are none, or damaged ones
             return TokenPairs(folder / "tokens"), held_out
-    training = _encoded(corpus.train, vocabulary, *limits)
-    return prepare(training, _IdentityVocabulary(len(vocabulary)), folder / "tokens"), held_out
+    encoded = _encoded(corpus.train, vocabulary, *limits)
+    training = prepare(encoded, _IdentityVocabulary(len(vocabulary)), folder / "tokens")
+    return training, held_out
 
 
 _MARK = ".training"
 
 
 def _check_folder(folder):
-    """Refuse a training folder that holds what no training has written.
-
-    Raises:
-        ValueError: names what is there, or says that the folder is a file.
-    """
+    """Refuse a training folder that is a file, or holds what no training has written."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, not a folder: choose another --out")
     if (folder / "run.json").exists():
@@ -456,12 +391,7 @@ def _has_weights(folder):
 def _check_same_run(folder, **wanted):
     """Refuse to go on with other settings or other text than the folder was begun with.
 
-    Args:
-        folder: of the training.
-        wanted: parts of run.json (config, recipe, data), each a dict.
-
-    Raises:
-        ValueError: names the first field that differs; or run.json is damaged.
+    `wanted` has the parts config, recipe and data of run.json, each a dict.
     """
     if (folder / "run.json").exists():
         free = () if _has_weights(folder) else ("recipe",)
@@ -477,16 +407,10 @@ def _begin(folder, config, recipe, data):
 def _score(translator, pairs, beam=4, alpha=0.6, lowercase=False, tokenize="13a"):
     """Translate the sources of some pairs and score the outputs against their targets.
 
-    Args:
-        translator: a `Translator`.
-        pairs: list of (source, target).
-        beam, alpha: of the search.
-        lowercase, tokenize: of BLEU, see `bleu`.
-
-    Returns:
-        dict with scores and signatures, and the outputs as a list.
+    Returned are a dict of scores and signatures, and the outputs.
     """
-    sources, references = map(list, zip(*pairs))
+    sources = [source for source, _ in pairs]
+    references = [target for _, target in pairs]
     outputs = [_one_line(line) for line in translator.translate(sources, beam, alpha)]
     value, signature = bleu(outputs, references, lowercase, tokenize)
     other, other_signature = chrf(outputs, references)
@@ -504,18 +428,16 @@ def _write_scores(folder, scores, outputs=None):
 
 
 def _to_score(options):
-    """The name and the pairs of what `evaluate` is to score.
-
-    Raises:
-        ValueError: a name and files are given, or neither, or there is no pair.
-    """
+    """The name and the pairs of what `evaluate` is to score."""
     files = options.source, options.target
     if any(files) != all(files) or bool(options.corpus) == all(files):
         raise ValueError("give either --corpus NAME, or --source FILE and --target FILE")
     if options.corpus:
-        name, pairs = options.corpus, getattr(load_corpus(options.corpus), options.split)
+        name = options.corpus
+        pairs = getattr(load_corpus(name), options.split)
     else:
-        name, pairs = _name_of(*files), list(_FilePairs(*files))
+        name = _name_of(*files)
+        pairs = list(_FilePairs(*files))
     if not pairs:
         raise ValueError(f"{name} hold no sentence pair")
     return name, pairs
@@ -541,15 +463,7 @@ def _run_evaluate(options):
 
 
 def _describe(corpus, config, run, used, scores=None):
-    """The README of a model folder.
-
-    Args:
-        corpus: the `Corpus` that it was trained on.
-        config: the model's sizes.
-        run: what run.json holds.
-        used: how many checkpoints the model is the mean of.
-        scores: of `_score`, if it was scored.
-    """
+    """The README of a model folder: run is its run.json, used its checkpoints averaged."""
     names = ("N", "d_model", "d_ff", "h", "vocab")
     sizes = ", ".join(f"{name}={getattr(config, name)}" for name in names)
     text = f"# A Transformer trained on {corpus.name}\n\n"
@@ -585,25 +499,17 @@ def _settings(options):
 
 
 def _backend_for(options):
-    """A context that gives the `TrainingBackend` the options ask for.
-
-    Raises:
-        ValueError: the batches of an update cannot be shared among the processes, or the model
-            is one that only the plain update trains.
-    """
+    """A context that gives the `TrainingBackend` the options ask for."""
     asked = options.fast or options.compile or options.precision
     if not asked and "LOCAL_RANK" not in os.environ:  # torchrun sets it
         return nullcontext(TrainingBackend(options.device))
     config, recipe = _settings(options)
     processes = int(os.environ.get("WORLD_SIZE", 1))
-    fault = ""
     if config.output_bias:
-        fault = "output_bias cannot be trained with --fast or by several processes"
-    elif recipe.accumulate % processes:
+        raise ValueError("output_bias cannot be trained with --fast or by several processes")
+    if recipe.accumulate % processes:
         what = f"accumulate must be a multiple of the processes, got {recipe.accumulate} batches"
-        fault = f"{what} for {processes} processes: try --accumulate {processes}"
-    if fault:
-        raise ValueError(fault)
+        raise ValueError(f"{what} for {processes} processes: try --accumulate {processes}")
     from annotated.distributed import fast_backend
 
     return fast_backend(options.device, options.precision, options.compile, options.out)
@@ -623,31 +529,35 @@ def _held_out_loss(batches, model):
 def _learn(backend, model, recipe, pairs, held_out, folder):
     """Train a model on encoded pairs; of several processes, the first keeps a record."""
     budget = recipe.source_tokens, recipe.target_tokens
-    evaluate = partial(_held_out_loss, list(token_batches(held_out, *budget)))
     batches = backend.feed(Batches(pairs, *budget, recipe.seed))
-    keeps = {"folder": folder, "evaluate": evaluate} if backend.writes else {}
-    train(model, recipe, batches, start=backend.start, **keeps)
+    if not backend.writes:
+        train(model, recipe, batches, start=backend.start)
+        return
+    evaluate = partial(_held_out_loss, list(token_batches(held_out, *budget)))
+    train(model, recipe, batches, folder, evaluate, start=backend.start)
 
 
 def _train_as(backend, options):
     """Train in one of perhaps several processes, the first of which writes everything."""
     config, recipe = _settings(options)
-    folder, corpus = options.out, _read_corpus(options)
+    corpus = _read_corpus(options)
+    folder = options.out
     data = {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance,
             "longest": options.longest}
     _check_folder(folder)
     _check_same_run(folder, config=asdict(config), recipe=asdict(recipe), data=data)
-    with file_lock(folder / _MARK, wait=False) if backend.writes else nullcontext():
+    lock = file_lock(folder / _MARK, wait=False) if backend.writes else nullcontext()
+    with lock:
         with backend.in_turn():
             vocabulary = _make_vocabulary(corpus, config.vocab, folder)
             limits = options.longest, _positions_of(config)
-            texts = _token_pairs(corpus, vocabulary, recipe, folder, *limits)
+            pairs, held_out = _token_pairs(corpus, vocabulary, recipe, folder, *limits)
             config = replace(config, vocab=len(vocabulary))
             if backend.writes:
                 _begin(folder, config, recipe, data)
         torch.manual_seed(recipe.seed)
         model = Transformer(config, backend.attention).to(backend.device)
-        _learn(backend, model, recipe, *texts, folder)
+        _learn(backend, model, recipe, pairs, held_out, folder)
         if backend.writes:
             _finish(model, vocabulary, corpus, folder, recipe.keep, options.score)
 
@@ -669,9 +579,11 @@ def _finish(model, vocabulary, corpus, folder, keep, most):
 
 def _state_of(name, folder):
     """A line about a corpus: its size, how much of it is in a folder, its licence."""
-    files, missing = CORPORA[name].files, _missing_files(name, folder)
-    part = "not there" if len(missing) == len(files) else "in part"
-    there = part if missing else "there"
+    files = CORPORA[name].files
+    missing = _missing_files(name, folder)
+    there = "in part" if missing else "there"
+    if len(missing) == len(files):
+        there = "not there"
     size = f"{sum(file.size for file in files) / 1e6:.1f} MB"
     return f"{name:<20}{size:>8}  {there:<9}  {CORPORA[name].licence}"
 
@@ -682,7 +594,8 @@ def _run_fetch(options):
     if options.name is None:
         print(f"in {folder}:", *(_state_of(name, folder) for name in CORPORA), sep="\n")
         print("grammar needs no fetching: it is made by the program.")
-    for name in CORPORA if options.name == "all" else [options.name] if options.name else []:
+        return
+    for name in CORPORA if options.name == "all" else [options.name]:
         fetch(name, folder)
         print(f"{name} is in {folder}")
 
@@ -728,7 +641,7 @@ source_tokens source positions of a batch at most; less takes less memory
 target_tokens target positions of a batch at most
 accumulate batches of an update
 seed of all that is left to chance
-evaluate_every updates from one look at held-out text to the next
+evaluate_every updates from one evaluation on held-out text to the next
 save_every updates from one checkpoint to the next
 keep checkpoints that are kept, and averaged at the end
 """.strip().splitlines())
@@ -761,13 +674,19 @@ def _folder_name(text):
 _METAVAR = {int: "N", float: "X", str: "NAME", _yes_or_no: "true|false"}
 
 
+def _option_type(default):
+    """The type of the option for a field with this default."""
+    if isinstance(default, bool):
+        return _yes_or_no
+    return type(default) if isinstance(default, str | float) else int
+
+
 def _add_fields(parser, kind, meaning, title, shown=True):
     """Give the parser an option for each field of a dataclass that has a meaning."""
     group = parser.add_argument_group(title)
     for field in fields(kind):
         if field.name in meaning:
-            known = type(field.default)
-            type_ = _yes_or_no if known is bool else known if known in (str, float) else int
+            type_ = _option_type(field.default)
             default = f" (default {field.default})" if shown else ""
             group.add_argument(f"--{field.name}", type=type_, metavar=_METAVAR[type_],
                                default=argparse.SUPPRESS, help=meaning[field.name] + default)
@@ -936,11 +855,8 @@ def _prepare_torch(options):
         _check_device(options.device)
 
 
-def main(arguments=None):
-    """Run the command line.
-
-    Args:
-        arguments: list of strings; default: those of the process.
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line, by default with the arguments of the process.
 
     Returns:
         the exit status: 0; 2: cannot be done; 130: interrupted; 141: nobody reads on.

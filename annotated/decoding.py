@@ -5,7 +5,7 @@ Generated from book/11-decoding.md by tools/tangle.py: edit the chapter, not thi
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_model, save_model
-from torch import nn
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from annotated.attention import scaled_dot_product_attention
@@ -43,7 +43,7 @@ __all__ = [
 
 @contextmanager
 def _evaluating(model):
-    """Inside, the model drops nothing and records no gradient; then it is as it was."""
+    """Inside, the model is in evaluation mode without gradients; then as it was."""
     training = model.training
     model.eval()
     try:
@@ -54,17 +54,7 @@ def _evaluating(model):
 
 
 def _output_limits(model, source, max_len=None):
-    """How many tokens an output may have: max_len, or its source's + 50 (section 6.1).
-
-    Never more than a model with learned positions has positions.
-
-    Args:
-        model: its config names the padding.
-        source: (B, S), padding at the end.
-        max_len: one limit for all; None for each source's own length + 50.
-
-    Returns:
-        (B,), counted without padding: a sentence's limit does not depend on its batch.
+    """How many tokens each output may have, (B,): max_len, or its source's + 50 (section 6.1).
 
     Raises:
         TypeError: source is no tensor of identifiers.
@@ -73,16 +63,19 @@ def _output_limits(model, source, max_len=None):
     _check_ids("source", source)
     if max_len is not None and max_len < 1:
         raise ValueError(f"max_len must be 1 or more, got {max_len}")
-    c, limits = model.config, torch.full_like(source[:, 0], max_len or 0)  # (B,)
+    config = model.config
     if max_len is None:
-        limits = (source != c.pad).sum(1) + 50  # (B,)
-    learned = getattr(c, "positions", None) == "learned"
-    return limits.clamp(max=c.max_positions) if learned else limits  # (B,)
+        limits = (source != config.pad).sum(1) + 50  # (B,)
+    else:
+        limits = torch.full_like(source[:, 0], max_len)  # (B,)
+    if getattr(config, "positions", None) == "learned":
+        limits = limits.clamp(max=config.max_positions)  # (B,)
+    return limits
 
 
 def _select(state, rows):
-    """Rows of a decoding state: by its own `_select`, or of each tensor that it holds."""
-    if isinstance(state, torch.Tensor):
+    """Rows of a decoding state: by its own `select`, or of each tensor that it holds."""
+    if isinstance(state, Tensor):
         return state.index_select(0, rows)
     if isinstance(state, dict):
         return {name: _select(part, rows) for name, part in state.items()}
@@ -92,30 +85,32 @@ def _select(state, rows):
 
 
 def _widen(state, rows, k):
-    """A state of k hypotheses, side by side, for each sentence; rows, (B,), counts them."""
-    if hasattr(state, "repeat") and not isinstance(state, torch.Tensor):
+    """A state of k hypotheses, side by side, for each sentence; rows are 0 to B - 1."""
+    if hasattr(state, "repeat") and not isinstance(state, Tensor):
         return state.repeat(k)
     return _select(state, rows.repeat_interleave(k))
 
 
-def greedy(model, source, max_len=None):
+def greedy(model: Any, source: Tensor, max_len: int | None = None) -> list[list[int]]:
     """Translate by the likeliest token at every step.
 
     Args:
-        model: anything with `start`, `step` and `config`.
+        model: any module with `start`, `step` and `config`.
         source: (B, S), each sentence ending in eos, padding at the end.
-        max_len: tokens of an output at most; default: its source's length + 50.
+        max_len: tokens of an output at most; default: its source's length + 50 (section 6.1).
 
     Returns:
-        B lists of identifiers: no bos, eos last where it was reached.
+        the identifiers of B outputs: no bos, eos last where it was reached.
 
     Raises:
-        TypeError, ValueError: as for `_output_limits`.
+        TypeError: source is no tensor of identifiers.
+        ValueError: max_len is below 1, or source has another shape.
     """
+    limits = _output_limits(model, source, max_len)  # (B,)
+    outputs: list[list[int]] = [[] for _ in source]
     with _evaluating(model):
-        limits, state = _output_limits(model, source, max_len), model.start(source)
+        state = model.start(source)
         ids = torch.full_like(source[:, 0], model.config.bos)  # (B,)
-        outputs = [[] for _ in source]
         active = torch.arange(len(source), device=source.device)  # (B,)
         while len(active):
             logits, state = model.step(ids, state)  # (B, vocab), B sentences still active
@@ -125,29 +120,27 @@ def greedy(model, source, max_len=None):
             length = len(outputs[active[0]])
             going = ((ids != model.config.eos) & (length < limits[active])).nonzero()[:, 0]
             if len(going) < len(active):  # finished sentences leave the batch
-                ids, active, state = ids[going], active[going], _select(state, going)
+                ids = ids[going]
+                active = active[going]
+                state = _select(state, going)
     return outputs
 
 
-def length_penalty(length, alpha=0.6):
+def length_penalty(length: int | Tensor, alpha: float = 0.6) -> Any:
     """((5 + length) / 6) ** alpha, the divisor of a log-probability (section 6.1).
 
-    The paper gives alpha, and Wu et al. (2016) the formula.
-
-    Args:
-        length: tokens of the output, eos included.
-        alpha: 0 compares log-probabilities as they are.
+    The paper gives alpha, and Wu et al. (2016) the formula; a length counts eos.
     """
     return ((5 + length) / 6) ** alpha
 
 
-def cannot_improve(best, attainable):
-    """Stop a sentence when nothing unfinished can beat its best finished hypothesis."""
+def cannot_improve(best: Tensor, attainable: Tensor) -> Tensor:
+    """Stop a sentence when nothing unfinished can beat its best finished hypothesis, (B,)."""
     return best >= attainable
 
 
-def when_full(best, attainable):
-    """Stop a sentence only when its beam holds nothing but finished hypotheses."""
+def when_full(best: Tensor, attainable: Tensor) -> Tensor:
+    """Stop a sentence only when its beam holds nothing but finished hypotheses, (B,)."""
     return torch.zeros_like(best, dtype=torch.bool)
 
 
@@ -183,16 +176,15 @@ class _Beams:
     """
 
     def __init__(self, sources, k, limits, penalty):
-        shape, device = (len(sources), k), sources.device
         self.sources, self.limits, self.penalty = sources, limits, penalty
-        self.length, whole = 0, {"dtype": torch.long, "device": device}
-        self.tokens = torch.zeros(*shape, 0, **whole)  # (B, k, length)
-        # Every place but the first is empty, or the same hypothesis would stand in all.
-        self.log_p = torch.full(shape, -math.inf, device=device)  # (B, k)
-        self.log_p[:, 0] = 0.0
+        self.length = 0
         # Of finished hypotheses:
-        self.score = torch.full(shape, -math.inf, device=device)  # (B, k)
-        self.lengths = torch.zeros(shape, **whole)  # (B, k)
+        self.score = torch.full((len(sources), k), -math.inf, device=sources.device)  # (B, k)
+        self.lengths = torch.zeros_like(self.score, dtype=torch.long)  # (B, k)
+        # Every place but the first is empty, or the same hypothesis would stand in all.
+        self.log_p = self.score.clone()  # (B, k)
+        self.log_p[:, 0] = 0.0
+        self.tokens = self.lengths.new_zeros(len(sources), k, 0)  # (B, k, length)
 
     @property
     def done(self):
@@ -202,15 +194,12 @@ class _Beams:
     def extend(self, log_probs, pad):
         """Keep the k best continuations of each sentence, finished hypotheses unchanged.
 
-        Args:
-            log_probs: of the next token, (B, k, vocab).
-            pad: filled in behind finished hypotheses.
-
-        Returns:
-            The place that each continues, (B, k).
+        The log-probabilities of the next token are (B, k, vocab); pad stands behind finished
+        hypotheses. Returned is the place that each hypothesis continues, (B, k).
         """
         # A float64 model's scores are float64, too.
-        self.log_p, self.score = self.log_p.to(log_probs), self.score.to(log_probs)
+        self.log_p = self.log_p.to(log_probs)
+        self.score = self.score.to(log_probs)
         self.end(log_probs[..., 0].isnan())  # the softmax of -inf alone: nothing may follow
         best, parent, token = _continuations(self.log_p, self.done, log_probs)  # (B, k)
         for name in ("log_p", "score", "lengths"):
@@ -218,8 +207,7 @@ class _Beams:
         self.log_p = torch.where(self.done, self.log_p, best)  # (B, k)
         token = token.masked_fill(self.done, pad)[..., None]  # (B, k, 1)
         same = parent[..., None].expand(-1, -1, self.length)  # (B, k, length)
-        past = self.tokens.gather(1, same)  # (B, k, length)
-        self.tokens = torch.cat([past, token], -1)  # (B, k, length + 1)
+        self.tokens = torch.cat([self.tokens.gather(1, same), token], -1)  # (B, k, length + 1)
         self.length += 1
         return parent
 
@@ -248,9 +236,10 @@ class _Beams:
 
     def best_first(self, row):
         """The finished hypotheses of one sentence as (ids, score), best first."""
-        parts = (self.tokens[row], self.lengths[row], self.score[row])
-        found = [(ids[:n], s) for ids, n, s in zip(*(part.tolist() for part in parts))]
-        return sorted((pair for pair in found if pair[1] > -math.inf), key=lambda p: -p[1])
+        ids = self.tokens[row].tolist()
+        places = zip(ids, self.lengths[row].tolist(), self.score[row].tolist())
+        found = [(ids[:n], score) for ids, n, score in places if score > -math.inf]
+        return sorted(found, key=lambda pair: -pair[1])
 
 
 def _beam_step(model, beams, ids, state):
@@ -268,16 +257,7 @@ def _beam_step(model, beams, ids, state):
 
 
 def _check_search(beam, penalty, limits):
-    """Refuse a beam without a place, and a penalty that cannot divide from 1 to the limits.
-
-    Args:
-        beam: hypotheses a sentence.
-        penalty: maps a length to the divisor of a log-probability.
-        limits: tokens of an output at most, (B,).
-
-    Raises:
-        ValueError: beam is below 1, or a penalty is not above 0 or far from 1.
-    """
+    """Refuse a beam below 1, and a penalty that cannot divide from 1 to the limits, (B,)."""
     if beam < 1:
         raise ValueError(f"beam must be 1 or more, got {beam}")
     for length in sorted({1, *limits.tolist()}):
@@ -290,14 +270,17 @@ def _check_search(beam, penalty, limits):
             raise ValueError(f"penalty must be above 0 and within 1e-30..1e30, got {given}")
 
 
-def hypotheses(model, source, beam=4, penalty=length_penalty, max_len=None, stop=when_full):
+def hypotheses(
+    model: Any, source: Tensor, beam: int = 4, penalty: Callable = length_penalty,
+    max_len: int | None = None, stop: Callable = when_full,
+) -> list[list[tuple[list[int], float]]]:
     """The translations of each sentence that a beam search finds, with scores (section 6.1).
 
     At every step each unfinished hypothesis is continued by every token, and the best stay.
     A finished one keeps its place, so that a beam of 1 is greedy search.
 
     Args:
-        model: anything with `start`, `step` and `config`.
+        model: any module with `start`, `step` and `config`.
         source: (B, S), each sentence ending in eos, padding at the end.
         beam: hypotheses a sentence.
         penalty: maps a length to the divisor of a log-probability, above 0.
@@ -305,7 +288,7 @@ def hypotheses(model, source, beam=4, penalty=length_penalty, max_len=None, stop
         stop: tells from best and best attainable score, (B,) each, which sentences may stop.
 
     Returns:
-        B lists of (ids, score), best first: no bos, eos last where it was reached.
+        for each sentence its (ids, score), best first: no bos, eos last where it was reached.
 
     Raises:
         TypeError: source is no tensor of identifiers.
@@ -314,9 +297,10 @@ def hypotheses(model, source, beam=4, penalty=length_penalty, max_len=None, stop
     """
     limits = _output_limits(model, source, max_len)  # (B,)
     _check_search(beam, penalty, limits)
+    found: list = [[] for _ in source]
     with _evaluating(model):
         everyone = torch.arange(len(source), device=source.device)  # (B,)
-        beams, found = _Beams(everyone, beam, limits, penalty), [None] * len(source)
+        beams = _Beams(everyone, beam, limits, penalty)
         state = _widen(model.start(source), everyone, beam)
         ids = torch.full_like(beams.log_p, model.config.bos, dtype=torch.long)  # (B, beam)
         while len(beams.sources):
@@ -327,22 +311,23 @@ def hypotheses(model, source, beam=4, penalty=length_penalty, max_len=None, stop
             going = (~over).nonzero()[:, 0]  # finished sentences leave the batch
             rows = (going[:, None] * beam + parent[going]).flatten()
             beams.keep(going)
-            ids, state = beams.tokens[..., -1], _select(state, rows)
+            ids = beams.tokens[..., -1]  # (B, beam)
+            state = _select(state, rows)
     return found
 
 
-def beam_search(model, source, beam=4, alpha=0.6, max_len=None):
+def beam_search(
+    model: Any, source: Tensor, beam: int = 4, alpha: float = 0.6, max_len: int | None = None
+) -> list[list[int]]:
     """The best translation of each sentence that a beam search finds (section 6.1).
 
     Args:
-        model: anything with `start`, `step` and `config`.
-        source: (B, S), each sentence ending in eos, padding at the end.
+        model, source, max_len: as for `hypotheses`.
         beam: hypotheses a sentence; 4 in the paper.
         alpha: of the length penalty; 0.6 in the paper.
-        max_len: tokens of an output at most; default: its source's length + 50.
 
     Returns:
-        B lists of identifiers: no bos, eos last where it was reached.
+        the identifiers of B outputs: no bos, eos last where it was reached.
 
     Raises:
         TypeError, ValueError: as for `hypotheses`.
@@ -353,12 +338,7 @@ def beam_search(model, source, beam=4, alpha=0.6, max_len=None):
 
 
 class _PackedLinear(nn.Module):
-    """A linear layer for float32 on a CPU, its matrix in oneDNN's order; without gradients.
-
-    Args:
-        weight: (n, m).
-        bias: (n,) or None.
-    """
+    """A linear layer, weight (n, m), bias (n,) or None, in oneDNN's order; no gradients."""
 
     def __init__(self, weight, bias=None):
         super().__init__()
@@ -375,28 +355,26 @@ class _PackedEmbedding(nn.Module):
 
     def __init__(self, embedding):
         super().__init__()
-        self.look_up, self.logits = embedding, _PackedLinear(embedding.weight)
+        self.look_up = embedding
+        self.logits = _PackedLinear(embedding.weight)
 
     def forward(self, ids):
         """As the embedding's."""
         return self.look_up(ids)
 
 
-def packed(model):
+def packed(model: nn.Module) -> nn.Module:
     """A copy of a model for searching: the same outputs, faster on a CPU, without gradients.
 
-    Args:
-        model: any model; changed later, it leaves the copy as it was.
-
-    Returns:
-        the copy, or the model itself where nothing can be packed.
+    Where nothing can be packed, it is the model itself.
     """
     parts = list(model.parameters())
     plain = all(p.device.type == "cpu" and p.dtype == torch.float32 for p in parts)
-    onednn, there = torch.ops.mkldnn, torch.backends.mkldnn.is_available()
-    if not (plain and there and hasattr(onednn, "_linear_pointwise")):
+    there = torch.backends.mkldnn.is_available()
+    if not (plain and there and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
         return model
-    model, made = deepcopy(model).eval(), {}
+    model = deepcopy(model).eval()
+    made: dict[nn.Module, nn.Module] = {}
     for module in list(model.modules()):
         for name, child in list(module._modules.items()):  # named_children skips repetitions
             if isinstance(child, nn.Linear):
@@ -404,7 +382,8 @@ def packed(model):
             elif isinstance(child, LayerNorm):
                 setattr(module, name, FusedLayerNorm.of(child))
             elif isinstance(child, Embedding):  # one for both languages stays one
-                made[child] = made.get(child) or _PackedEmbedding(child)
+                if child not in made:
+                    made[child] = _PackedEmbedding(child)
                 setattr(module, name, made[child])
         if getattr(module, "attention", None) is scaled_dot_product_attention:
             module.attention = F.scaled_dot_product_attention
@@ -426,7 +405,7 @@ class Translator:
     """A model with its vocabulary: lines of text in, lines of text out.
 
     Args:
-        model: anything with `start`, `step` and `config`; changed later, it needs a new
+        model: any module with `start`, `step` and `config`; changed later, it needs a new
             Translator, because this one searches with a copy (see `packed`).
         vocabulary: anything with `encode` and `decode`.
         longest: a line of more tokens, which the model has not seen, is translated in pieces;
@@ -436,7 +415,7 @@ class Translator:
         ValueError: longest is below 1.
     """
 
-    def __init__(self, model: nn.Module, vocabulary: Any, longest: int = 200):
+    def __init__(self, model: Any, vocabulary: Any, longest: int = 200):
         if longest < 1:
             raise ValueError(f"longest must be 1 or more, got {longest}")
         if getattr(model.config, "positions", None) == "learned":  # one of them for the eos
@@ -448,17 +427,13 @@ class Translator:
         self, lines: Iterable[str], beam: int = 4, alpha: float = 0.6, tokens: int = 4096,
         progress: bool = True,
     ) -> list[str]:
-        """Translate lines, an empty one to an empty one.
+        """Translate each line, in the same order, an empty one to an empty one.
 
         Args:
-            lines: in a list or any iterable.
             beam: hypotheses a sentence; 1 is greedy search.
             alpha: of the length penalty.
             tokens: source tokens of a batch, padding included.
             progress: show a bar on a terminal where there are more than a hundred lines.
-
-        Returns:
-            As many strings, in the same order.
 
         Raises:
             TypeError: lines is one string, or holds something else.
@@ -480,7 +455,7 @@ class Translator:
             lines, beam, alpha, tokens, progress: as for `translate`.
 
         Returns:
-            For each line a list of (score, text).
+            for each line its (score, text).
 
         Raises:
             TypeError, ValueError: as `translate`; k is above the beam.
@@ -517,15 +492,10 @@ class Translator:
 
 
 def _search_pieces(cut, search, tokens, progress):
-    """For each line the hypotheses of each of its pieces, searched batch by batch.
-
-    Args:
-        cut: for each line its pieces.
-        search: gives the hypotheses of a batch of pieces.
-        tokens, progress: as for `Translator.translate`.
-    """
+    """For each line the hypotheses of each of its pieces, searched batch by batch."""
     pieces = [piece for line in cut for piece in line]
-    pools, off = {}, None if progress and len(pieces) > 100 else True
+    pools: dict[int, list] = {}
+    off = None if progress and len(pieces) > 100 else True  # None: off without a terminal
     with tqdm(total=len(pieces), unit="line", disable=off) as bar:
         for batch in _by_falling_length(pieces, tokens):
             pools |= zip(batch, search([pieces[i] for i in batch]), strict=True)
@@ -565,15 +535,7 @@ _KINDS = {
 
 
 def _check_vocabulary(vocabulary, config):
-    """Refuse a vocabulary that has not one entry for each of the model's embeddings.
-
-    Args:
-        vocabulary: anything with a length.
-        config: of the model.
-
-    Raises:
-        ValueError: the numbers differ.
-    """
+    """Refuse a vocabulary that has not one entry for each of the model's embeddings."""
     sizes = {config.vocab, getattr(config, "source_vocab", None) or config.vocab}
     if sizes != {len(vocabulary)}:
         rows = " and ".join(map(str, sorted(sizes)))
@@ -581,7 +543,7 @@ def _check_vocabulary(vocabulary, config):
                          "embeddings: they must be equally many")
 
 
-def save(folder, model, vocabulary, about=""):
+def save(folder: Path | str, model: nn.Module, vocabulary: Any, about: str = "") -> None:
     """Write a model folder that is complete in itself.
 
     Args:
@@ -593,26 +555,20 @@ def save(folder, model, vocabulary, about=""):
     Raises:
         ValueError: the vocabulary is not of the model's size.
     """
-    _check_vocabulary(vocabulary, model.config)
+    config: Any = model.config
+    _check_vocabulary(vocabulary, config)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary.save(folder / vocabulary.filename)
     with atomic_write(folder / "model.safetensors") as fresh:
         save_model(model, str(fresh))
     write_text(folder / "README.md", about)
-    what = {"kind": type(model).__name__, "config": asdict(model.config)}
+    what = {"kind": type(model).__name__, "config": asdict(config)}
     write_json(folder / "config.json", what)  # last: a folder without it is no model
 
 
 def _check_device(device):
-    """Refuse a device that is not here.
-
-    Args:
-        device: as torch takes it, such as "cpu" or "cuda:1".
-
-    Raises:
-        ValueError: torch cannot use it; says why.
-    """
+    """Refuse a device, such as "cpu" or "cuda:1", that torch cannot use here."""
     try:
         torch.empty(0, device=device)
     except (AssertionError, RuntimeError) as error:
@@ -620,7 +576,7 @@ def _check_device(device):
         raise ValueError(f"device={device!r} cannot be used here: {why}") from None
 
 
-def load(folder, device="cpu"):
+def load(folder: Path | str, device: str = "cpu") -> Translator:
     """Load a model folder as a Translator.
 
     Raises:

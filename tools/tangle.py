@@ -32,15 +32,12 @@ PACKED_ALLOWED = {
     "04-multihead",
     "05-layers",
     "07-transformer",
-    "11-decoding",
-    "12-evaluation",
     "14-gpu",
     "16-why-self-attention",
     "18-parsing",
     "19-figures",
     "20-after",
     "21-real-weights",
-    "H-command-line",
 }
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 IMPORT = (ast.Import, ast.ImportFrom)
