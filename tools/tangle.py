@@ -38,7 +38,6 @@ PACKED_ALLOWED = {
     "11-decoding",
     "12-evaluation",
     "14-gpu",
-    "16-why-self-attention",
     "18-parsing",
     "19-figures",
     "20-after",
