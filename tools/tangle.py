@@ -37,7 +37,6 @@ PACKED_ALLOWED = {
     "10-training",
     "11-decoding",
     "12-evaluation",
-    "14-gpu",
     "18-parsing",
     "19-figures",
     "20-after",
