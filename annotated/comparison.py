@@ -4,10 +4,11 @@ Generated from book/16-why-self-attention.md by tools/tangle.py: edit the chapte
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from annotated.attention import _check_sizes, _check_values, scaled_dot_product_attention
@@ -23,17 +24,14 @@ __all__ = [
 
 
 class Recurrent(nn.Module):
-    """An LSTM layer as the chain of steps that it is (section 4, Table 1).
+    """An LSTM layer of width d, as the chain of steps that it is (section 4, Table 1)."""
 
-    Args:
-        d: width of what comes in, of the state and of what goes out.
-    """
-
-    def __init__(self, d):
+    def __init__(self, d: int):
         super().__init__()
-        self.d, self.cell = d, nn.LSTMCell(d, d)
+        self.d = d
+        self.cell = nn.LSTMCell(d, d)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         """Read x, (B, n, d), from left to right; gives the states, (B, n, d)."""
         h = c = x.new_zeros(len(x), self.d)  # (B, d)
         states = []
@@ -42,15 +40,10 @@ class Recurrent(nn.Module):
             states.append(h)
         return torch.stack(states, 1)  # (B, n, d)
 
-    def rounds(self, x, count):
+    def rounds(self, x: Tensor, count: int) -> Tensor:
         """Step all positions at once, each from its left neighbour's state a round before.
 
-        Args:
-            x: (B, n, d).
-            count: how many rounds; n of them make what `forward` makes.
-
-        Returns:
-            (B, n, d).
+        x is (B, n, d), and so is the result; n rounds make what `forward` makes.
         """
         h = c = torch.zeros_like(x)  # (B, n, d)
         for _ in range(count):
@@ -65,7 +58,7 @@ class Convolution(nn.Module):
     """Mix each position with its neighbours, by a matrix for each of k places (Table 1).
 
     Args:
-        d: width of what comes in and goes out.
+        d: width of a position, before and after.
         k: positions that one output reads, odd; beyond the ends of the sentence they are 0.
         dilation: the distance between two of them.
         groups: parts of the features that stay apart; d of them make it depthwise.
@@ -74,7 +67,7 @@ class Convolution(nn.Module):
         ValueError: k is not odd and at least 1, or dilation is less than 1.
     """
 
-    def __init__(self, d, k, dilation=1, groups=1):
+    def __init__(self, d: int, k: int, dilation: int = 1, groups: int = 1):
         super().__init__()
         if k < 1 or k % 2 == 0:
             raise ValueError(f"k must be odd and at least 1: a kernel has a centre; not {k}")
@@ -83,38 +76,21 @@ class Convolution(nn.Module):
         padding = dilation * (k // 2)
         self.conv = nn.Conv1d(d, d, k, padding=padding, dilation=dilation, groups=groups)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         """Convolve x, (B, n, d), over its positions, to the same shape."""
         return self.conv(x.transpose(1, 2)).transpose(1, 2)  # (B, n, d)
 
 
-def separable_convolution(d, k):
+def separable_convolution(d: int, k: int) -> nn.Sequential:
     """Mix positions feature by feature, then features position by position (section 4).
 
-    Args:
-        d: width of what comes in and goes out.
-        k: positions that one output reads, odd.
-
-    Returns:
-        a module from (B, n, d) to the same shape.
-
-    Raises:
-        ValueError: k is not odd and at least 1.
+    d and k are as in `Convolution`; so is the error. The module keeps the shape (B, n, d).
     """
     return nn.Sequential(Convolution(d, k, groups=d), nn.Linear(d, d))
 
 
 def _band_mask(n, r, device=None):
-    """Let each position look at the r positions centred on it (section 4).
-
-    Args:
-        n: number of positions.
-        r: size of the neighbourhood, odd.
-        device: where the mask is made; the CPU by default.
-
-    Returns:
-        (n, n), boolean, True = may look.
-    """
+    """Let each of n positions look at the r centred on it: (n, n), True = may look."""
     near = torch.ones(n, n, dtype=torch.bool, device=device)  # (n, n)
     return near.tril(r // 2).triu(-(r // 2))  # (n, n)
 
@@ -137,13 +113,7 @@ def _windows(x, size, step, rest):
 
 
 def _check_neighbourhood(Q, K, mask, r):
-    """Refuse what `restricted_attention` cannot work on.
-
-    Raises:
-        TypeError: r is not a whole number, or mask is not boolean.
-        ValueError: r is even or less than 1, queries and keys differ in number or there are
-            none, or the mask is not one row for all queries.
-    """
+    """Refuse what `restricted_attention` cannot work on: TypeError or ValueError."""
     n = Q.shape[-2]
     if not isinstance(r, int) or isinstance(r, bool):
         raise TypeError(f"r must be a whole number, not {type(r).__name__}")
@@ -158,7 +128,9 @@ def _check_neighbourhood(Q, K, mask, r):
         raise ValueError(f"mask must have the shape (..., 1, {n}), not {tuple(mask.shape)}")
 
 
-def restricted_attention(Q, K, V, mask=None, r=3):
+def restricted_attention(
+    Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None, r: int = 3
+) -> Tensor:
     """Let each query look at the r positions centred on its own (section 4, Table 1).
 
     Args:
@@ -172,19 +144,24 @@ def restricted_attention(Q, K, V, mask=None, r=3):
         (..., n, d_v); a query that may look at nothing gets 0.
 
     Raises:
-        TypeError, ValueError: sizes, a mask or a neighbourhood that do not fit.
+        TypeError: r is not a whole number, or mask is not boolean.
+        ValueError: r is even or less than 1, or the shapes do not fit.
     """
     _check_sizes(Q, K)
     _check_values(K, V)
     _check_neighbourhood(Q, K, mask, r)
-    n, w = Q.shape[-2], r // 2
+    n = Q.shape[-2]
+    w = r // 2
     block = max(w, 1)
-    size, rest = block + 2 * w, -n % block
+    size = block + 2 * w
+    rest = -n % block
     allowed = torch.ones(n, 1, dtype=torch.bool, device=Q.device)  # (n, 1)
     if mask is not None:
         allowed = mask.transpose(-2, -1)  # (..., n, 1)
     Q = _windows(Q, block, block, rest)  # (..., blocks, block, d_k)
-    K, V, allowed = (_windows(x, size, block, rest) for x in (K, V, allowed))
+    K = _windows(K, size, block, rest)  # (..., blocks, size, d_k)
+    V = _windows(V, size, block, rest)  # (..., blocks, size, d_v)
+    allowed = _windows(allowed, size, block, rest)  # (..., blocks, size, 1)
     near = torch.ones(block, size, dtype=torch.bool, device=Q.device)  # (block, size)
     near = near.tril(2 * w).triu()  # (block, size)
     visible = allowed.transpose(-2, -1) & near  # (..., blocks, block, size)
@@ -192,7 +169,7 @@ def restricted_attention(Q, K, V, mask=None, r=3):
     return out.flatten(-3, -2)[..., :n, :]  # (..., n, d_v)
 
 
-def multiplications(n, d, k=3, r=3):
+def multiplications(n: int, d: int, k: int = 3, r: int = 3) -> dict[str, int]:
     """How many products of two numbers each layer forms for a sentence (section 4, Table 1).
 
     Args:
@@ -223,18 +200,9 @@ def multiplications(n, d, k=3, r=3):
 
 
 def _table_layers(d, k=3, r=3):
-    """The layers of Table 1, attention without projections (section 4).
+    """The layers of Table 1 by name: functions that keep the shape (B, n, d).
 
-    Args:
-        d: width of each vector.
-        k: positions that a convolution reads, odd; also the dilation of the dilated one.
-        r: positions that a restricted query looks at, odd.
-
-    Returns:
-        name -> a function from (B, n, d) to the same shape.
-
-    Raises:
-        ValueError: k is not odd and at least 1.
+    Attention has no projections; k is also the dilation of the dilated convolution.
     """
     return {
         "self-attention": lambda x: scaled_dot_product_attention(x, x, x),
@@ -247,52 +215,34 @@ def _table_layers(d, k=3, r=3):
 
 
 def _counted(f, *inputs):
-    """The products of two numbers that PyTorch's own counter sees (section 4).
+    """The products of two numbers that PyTorch's own counter sees when f reads the inputs.
 
-    Args:
-        f: called with the inputs. It must not call fused layers, such as `nn.LSTM` on a CPU:
-            the counter does not look into them and counts 0.
-
-    Returns:
-        half of what `FlopCounterMode` counts, which takes additions as well.
+    The counter takes fused layers, such as `nn.LSTM` on a CPU, for 0.
     """
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         f(*inputs)
-    return counter.get_total_flops() // 2
+    return counter.get_total_flops() // 2  # it counts additions as well
 
 
 def _longest_chain(y):
-    """How many matrix products must wait for one another to make y (section 4, Table 1).
-
-    Args:
-        y: a tensor that has a gradient's graph.
-
-    Returns:
-        the greatest number of products on any way through the graph.
-    """
+    """The greatest number of products on any way through the gradient's graph of y (Table 1)."""
     products = ("AddmmBackward0", "MmBackward0", "BmmBackward0", "ConvolutionBackward0")
-    depth, todo = {}, [y.grad_fn]
+    depth = {}
+    todo = [y.grad_fn]
     while todo:
         below = [node for node, _ in todo[-1].next_functions if node is not None]
         missing = [node for node in below if node not in depth]
-        if not missing:
-            node = todo[-1]
-            deepest = max((depth[b] for b in below), default=0)
-            depth[node] = deepest + (node.name() in products)
-        todo = todo + missing if missing else todo[:-1]
+        if missing:
+            todo += missing
+            continue
+        node = todo.pop()
+        deepest = max((depth[b] for b in below), default=0)
+        depth[node] = deepest + (node.name() in products)
     return depth[y.grad_fn]
 
 
 def _kept_bytes(f, x):
-    """The memory that f keeps for its backward pass (section 4 leaves memory out).
-
-    Args:
-        f: a function or a module, called with x; a module's own weights do not count.
-        x: what it reads.
-
-    Returns:
-        bytes, each piece of memory counted once.
-    """
+    """The bytes that f keeps of x for its backward pass, a module's own weights left out."""
     weights = f.parameters() if isinstance(f, nn.Module) else ()
     owned = {w.untyped_storage().data_ptr() for w in weights}
     kept = {}
@@ -308,14 +258,7 @@ def _kept_bytes(f, x):
 
 
 def _exponent(sizes, values):
-    """The p that fits values ~ sizes ** p best: the slope between logarithms (section 4).
-
-    Args:
-        sizes: numbers above 0, two different ones at least.
-        values: what was measured, one number above 0 for each.
-
-    Returns:
-        p, a number.
+    """The p that fits values ~ sizes ** p best: the slope between logarithms.
 
     Raises:
         ValueError: too few sizes, another number of values, or numbers without a logarithm.
@@ -325,22 +268,18 @@ def _exponent(sizes, values):
         raise ValueError(f"sizes must be two or more, with a value each, not {found}")
     if min(*sizes, *values) <= 0:
         raise ValueError(f"sizes and values must be above 0, not {min(*sizes, *values)}")
-    x, y = ([math.log(number) for number in numbers] for numbers in (sizes, values))
-    mean_x, mean_y = (sum(numbers) / len(numbers) for numbers in (x, y))
+    x = [math.log(size) for size in sizes]
+    y = [math.log(value) for value in values]
+    mean_x = sum(x) / len(x)
+    mean_y = sum(y) / len(y)
     above = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y))
     return above / sum((a - mean_x) ** 2 for a in x)
 
 
 def _reach(f, n, d):
-    """Which outputs depend on which inputs, by their gradients (Table 1, last column).
+    """Whether output i (row) of f depends on input j (column), (n, n), by their gradients.
 
-    Args:
-        f: a function from (B, n, d) to the same shape, in double precision.
-        n: words of the sentence.
-        d: width of each vector.
-
-    Returns:
-        (n, n), boolean: whether output i (row) depends on input j (column).
+    f keeps the shape (B, n, d), in double precision.
     """
     copies = torch.randn(n, d, dtype=torch.double).repeat(n, 1, 1)  # (n, n, d)
     copies.requires_grad_()
@@ -349,7 +288,9 @@ def _reach(f, n, d):
     return (gradient != 0).any(-1)  # (n, n)
 
 
-def path_length(stack, n, d, pairs=None):
+def path_length(
+    stack: Callable[[int], Callable[[Tensor], Tensor]], n: int, d: int, pairs: Tensor | None = None
+) -> int:
     """How many layers it takes until every output depends on every input (Table 1).
 
     Args:
@@ -358,9 +299,6 @@ def path_length(stack, n, d, pairs=None):
         n: words of the sentence.
         d: width of each vector.
         pairs: boolean, (n, n): which pairs must be connected, output by input; default all.
-
-    Returns:
-        the smallest depth.
 
     Raises:
         ValueError: n layers do not connect them.

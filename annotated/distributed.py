@@ -29,7 +29,7 @@ from annotated.gpu import (
     precision_context,
 )
 from annotated.graphs import CudaGraphTrainStep
-from annotated.training import Run, TrainingBackend, list_checkpoints
+from annotated.training import Recipe, Run, TrainingBackend, list_checkpoints
 from annotated.transformer import Transformer
 
 __all__ = ["ProcessGroup", "DistributedUpdate", "fast_run", "fast_backend", "shard"]
@@ -92,10 +92,10 @@ class ProcessGroup:
 
 
 class DistributedUpdate(FastUpdate):
-    """`FastUpdate` on each of several processes.
+    """`FastUpdate` on each of several processes (section 5.2).
 
     Args:
-        step: a `TrainStep`, its objective wrapped by the group.
+        step: its objective is wrapped by the group.
         group: the processes; each is given all batches and computes its own.
 
     Raises:
@@ -105,7 +105,7 @@ class DistributedUpdate(FastUpdate):
     def __init__(self, step: TrainStep, group: ProcessGroup):
         super().__init__(step)
         if group.size > 1 and isinstance(step, CudaGraphTrainStep):
-            raise ValueError("a recorded step sends no gradients: use TrainStep with several processes")
+            raise ValueError("a recorded step sends no gradients: several processes need TrainStep")
         self.group = group
 
     def passes(self, batches: list, tokens: int, device: torch.device) -> Tensor:
@@ -159,15 +159,16 @@ class _DistributedRun(Run):
             saved = self.adam.state_dict()
             averages = saved["state"].items()
             state = {i: {k: v.cpu() for k, v in kept.items()} for i, kept in averages}
-            sent = [(self.step, self.epoch, self.position), state]
-            dist.broadcast_object_list(sent)
-            (self.step, self.epoch, self.position), saved["state"] = sent
+            sent: list = [(self.step, self.epoch, self.position), state]
+            dist.broadcast_object_list(sent)  # what the others get is the first one's
+            progress, saved["state"] = sent
+            self.step, self.epoch, self.position = progress
             self.adam.load_state_dict(saved)
             for tensor in self.model.state_dict().values():
                 dist.broadcast(tensor, 0)
         return self
 
-    def advance(self, coming: Iterator, recipe) -> dict:
+    def advance(self, coming: Iterator, recipe: Recipe) -> dict:
         """One update, together."""
         with _report_lost_process(self.group, self.folder):
             return super().advance(coming, recipe)

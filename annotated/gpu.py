@@ -5,9 +5,9 @@ Generated from book/14-gpu.md by tools/tangle.py: edit the chapter, not this fil
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from annotated.attention import _check_mask, _check_sizes, _check_values, scaled_dot_product_attention
-from annotated.data import Batches, _plan_batches
+from annotated.data import Batches, _Plan, _plan_batches
 from annotated.layers import FusedLayerNorm, LayerNorm
 from annotated.masks import causal_mask
 from annotated.multihead import AttentionDropout, MultiHeadAttention
@@ -42,15 +42,10 @@ __all__ = [
 ]
 
 
-def products(config: Config, S, T):
+def products(config: Config, S: float | Tensor, T: float | Tensor) -> float | Tensor:
     """Multiplications in the matrix products of a forward pass (Figure 1, logits included).
 
-    Args:
-        config: the sizes.
-        S, T: source and target tokens of a pair, numbers or tensors.
-
-    Returns:
-        A number, or a tensor of the shape of S and T.
+    S and T are the source and target tokens of a pair, or of many pairs, as tensors of one shape.
     """
     c = config
     heads = c.h * (c.key_width + c.value_width)
@@ -62,11 +57,8 @@ def products(config: Config, S, T):
     return c.N * encoder + c.decoder_layers * (decoder + cross) + T * c.d_model * c.vocab
 
 
-def training_flops(config, S, T):
-    """Operations that training needs for a pair: 3 times the forward products, 2 for each.
-
-    Args, returns: as `products`.
-    """
+def training_flops(config: Config, S: float | Tensor, T: float | Tensor) -> float | Tensor:
+    """Operations that training needs for a pair: 3 times the forward `products`, 2 for each."""
     return 3 * 2 * products(config, S, T)
 
 
@@ -81,7 +73,8 @@ def _calls_a_second(function, device, seconds=1.0):
     for _ in range(3):
         function()
     _wait_for(device)
-    began, count = time.perf_counter(), 0
+    count = 0
+    began = time.perf_counter()
     while time.perf_counter() - began < seconds:
         for _ in range(5):
             function()
@@ -90,7 +83,9 @@ def _calls_a_second(function, device, seconds=1.0):
     return count / (time.perf_counter() - began)
 
 
-def ceilings(device, n=8192, seconds=1.0):
+def ceilings(
+    device: torch.device | str, n: int = 8192, seconds: float = 1.0
+) -> dict[str, float]:
     """What a machine reaches in large products and in copies: the ceilings of a roofline.
 
     Args:
@@ -99,11 +94,13 @@ def ceilings(device, n=8192, seconds=1.0):
         seconds: of each measurement.
 
     Returns:
-        dict: operations a second "float32", "tf32" (a GPU) and "bfloat16", and bytes a second
-        "copy", read and written both counted.
+        operations a second "float32", "tf32" (a GPU) and "bfloat16", and bytes a second "copy",
+        read and written both counted.
     """
-    rates, before = {}, torch.get_float32_matmul_precision()
-    a, b = torch.randn(n, n, device=device), torch.empty(n, n, device=device)
+    rates = {}
+    before = torch.get_float32_matmul_precision()
+    a = torch.randn(n, n, device=device)
+    b = torch.empty_like(a)
     names = ("float32", "tf32", "bfloat16") if a.is_cuda else ("float32", "bfloat16")
     for name in names:
         torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
@@ -116,15 +113,14 @@ def ceilings(device, n=8192, seconds=1.0):
     return rates
 
 
-def precision_context(name, device):
-    """How matrix products are to be computed in the forward pass.
+def precision_context(
+    name: str, device: torch.device | str
+) -> Callable[[], AbstractContextManager]:
+    """How matrix products are to be computed: what makes a context for each forward pass.
 
     Args:
         name: "float32"; "tf32", which only a GPU has; or "bfloat16", by autocast.
         device: where.
-
-    Returns:
-        a function without arguments that gives a context for the forward pass.
 
     Raises:
         ValueError: there is no such precision.
@@ -150,7 +146,7 @@ def fused_attention(
         return F.scaled_dot_product_attention(Q, K, V, dropout_p=dropout)  # (..., T, d_v)
     _check_mask(mask, (*Q.shape[:-1], K.shape[-2]))
     some = mask.any(-1, keepdim=True)  # (..., 1)
-    # A row without a key looks at all and is cut afterwards: no 0/0, on the way back either.
+    # A row without a key looks at all and is cut afterwards: no 0/0 in either pass.
     out = F.scaled_dot_product_attention(Q, K, V, mask | ~some, dropout)  # (..., T, d_v)
     return out.masked_fill(~some, 0.0)
 
@@ -166,7 +162,8 @@ def fused_causal_attention(
     Raises:
         ValueError: it is another one (its values are looked at on a CPU only).
     """
-    T, S = Q.shape[-2], K.shape[-2]
+    T = Q.shape[-2]
+    S = K.shape[-2]
     if mask is None or T != S:  # a step of decoding, whose mask hides what is not written yet
         return fused_attention(Q, K, V, mask, dropout)
     _check_sizes(Q, K)
@@ -191,10 +188,8 @@ def _use_attention(module, attention):
 def fuse(model: Transformer) -> Transformer:
     """Give a Transformer fused attention and norms, in place; its weights keep their names.
 
-    Attention by cuDNN is turned off for the whole process: it makes a plan for every new shape.
-
-    Returns:
-        the model.
+    Returns the model. Attention by cuDNN is turned off for the whole process: it makes a plan
+    for every new shape.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
     for module in list(model.modules()):
@@ -231,7 +226,8 @@ def _loss_piece(x, W, target, eps, pad):
     logits = x @ W.T  # (n, vocab)
     logits = logits.float() if logits.dtype.itemsize < 4 else logits
     log_p = logits.log_softmax(-1)  # (n, vocab)
-    right, real = target[:, None], (target != pad)[:, None]  # (n, 1), (n, 1)
+    right = target[:, None]  # (n, 1)
+    real = right != pad  # (n, 1)
     lost = (1 - eps) * log_p.gather(-1, right) + eps * log_p.mean(-1, keepdim=True)  # (n, 1)
     slope = log_p.exp() - eps / len(W)  # (n, vocab)
     slope = slope.scatter_add(-1, right, torch.full_like(lost, eps - 1))
@@ -254,12 +250,16 @@ class _LossInPieces(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, W, target, pieces):
         """The loss of x (n, d_model), W (vocab, d_model) and target (n,)."""
-        kind, dtype = x.device.type, x.dtype
+        kind = x.device.type
+        dtype = x.dtype
         if torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
-        total, by_x, by_W = 0.0, torch.empty_like(x), torch.zeros_like(W)
+        total = 0.0
+        by_x = torch.empty_like(x)  # (n, d_model)
+        by_W = torch.zeros_like(W)  # (vocab, d_model)
         with torch.autocast(kind, enabled=False):
-            low, w = x.to(dtype), W.to(dtype)
+            low = x.to(dtype)
+            w = W.to(dtype)
             for begin in range(0, len(x), pieces.rows):
                 here = slice(begin, begin + pieces.rows)
                 cut = low[here], w, target[here], pieces.eps, pieces.pad
@@ -277,14 +277,14 @@ class _LossInPieces(torch.autograd.Function):
         return by_x * above.to(by_x.dtype), by_W * above, None, None
 
 
-def chunked_loss(x, W, target, pieces=None):
+def chunked_loss(x: Tensor, W: Tensor, target: Tensor, pieces: Pieces | None = None) -> Tensor:
     """`label_smoothed_loss(x @ W.T, target, ..., "sum")` without ever holding all logits.
 
     Args:
         x: decoder outputs, (..., d_model).
         W: the tied matrix, (vocab, d_model).
         target: identifiers, (...).
-        pieces: a `Pieces`.
+        pieces: how it is cut.
 
     Returns:
         A scalar, in nats; it can be differentiated once.
@@ -351,43 +351,43 @@ class StaticBatches(Batches):
         if self.multiple < 1:
             raise ValueError(f"multiple must be 1 or more, got {self.multiple}")
 
-    def rounded(self, n):
+    def _rounded(self, n):
         """The next multiple, of a number or an array."""
         return -(-n // self.multiple) * self.multiple
 
-    def plan(self, epoch=0):
+    def plan(self, epoch: int = 0) -> _Plan:
         """The plan of an epoch by rounded lengths, the same for all workers."""
         lengths = getattr(self.pairs, "lengths", None)
         if lengths is None:
             lengths = [(len(source), len(target)) for source, target in self.pairs]
-        longest = self.rounded(np.asarray(lengths).astype(np.int64).max(1))  # (n,)
+        longest = self._rounded(np.asarray(lengths).astype(np.int64).max(1))  # (n,)
         budgets = self.source_tokens, self.target_tokens
         both = np.column_stack([longest, longest])  # (n, 2)
         return _plan_batches(both, *budgets, self.seed, epoch, self.workers)
 
-    def __call__(self, epoch=0, position=0):
+    def __call__(self, epoch: int = 0, position: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield source (rows, L) and target (rows, L + 1), see `Batches`."""
         for source, target in super().__call__(epoch, position):
-            L = self.rounded(max(source.shape[1], target.shape[1] - 1))
+            L = self._rounded(max(source.shape[1], target.shape[1] - 1))
             rows = min(self.source_tokens, self.target_tokens) // L
             wide = source.new_full((rows, L), self.pad)  # (rows, L)
             longer = target.new_full((rows, L + 1), self.pad)  # (rows, L + 1)
-            wide[:, 0], longer[:, 0] = self.eos, self.bos
+            wide[:, 0] = self.eos
+            longer[:, 0] = self.bos
             wide[: len(source), : source.shape[1]] = source
             longer[: len(target), : target.shape[1]] = target
             yield wide, longer
 
 
-def compiled(model, dynamic=True, backend="inductor"):
+def compiled(
+    model: Transformer, dynamic: bool = True, backend: str | Callable = "inductor"
+) -> Transformer:
     """Compile the layers of a Transformer in place; state and names of the weights stay.
 
     Args:
-        model: a Transformer.
+        model: this is what is returned.
         dynamic: one program for all shapes; False: one for each.
         backend: as in `torch.compile`; "inductor" writes kernels.
-
-    Returns:
-        the model.
     """
     for layer in (*model.encoder.layers, *model.decoder.layers):
         layer.compile(dynamic=dynamic, backend=backend)
@@ -417,11 +417,7 @@ class TrainStep:
 
 
 class FastUpdate:
-    """`update` of chapter 10 by an `Objective`.
-
-    Args:
-        step: a `TrainStep`.
-    """
+    """`update` of chapter 10 by a `TrainStep` (section 5.3)."""
 
     def __init__(self, step: TrainStep):
         self.step = step
@@ -468,9 +464,10 @@ class Prefetch:
         if self.ahead < 1:
             raise ValueError(f"ahead must be 1 or more, got {self.ahead}")
 
-    def __call__(self, epoch=0, position=0):
+    def __call__(self, epoch: int = 0, position: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield what batches yields, in its order."""
-        coming, pin = iter(self.batches(epoch, position)), torch.cuda.is_available()
+        coming = iter(self.batches(epoch, position))
+        pin = torch.cuda.is_available()
 
         def make():
             batch = next(coming, None)

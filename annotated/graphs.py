@@ -4,6 +4,7 @@ Generated from book/K-graphs.md by tools/tangle.py: edit the chapter, not this f
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,14 +18,9 @@ __all__ = ["CudaGraphTrainStep", "StaticKVCache", "CudaGraphDecoder", "compile_s
 
 
 def _record_cuda_graph(work: Callable, pool=None):
-    """Record what a function does on a GPU, as a CUDA graph.
+    """Record what work() does on a GPU: the graph, and its result, which every replay fills anew.
 
-    Args:
-        work: called without arguments, three times; what it reads must stay where it is.
-        pool: memory of an earlier recording that never runs at the same time.
-
-    Returns:
-        the graph, and what work returned, which every replay fills anew.
+    What work reads must stay where it is; pool is the memory of earlier recordings.
     """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -47,9 +43,9 @@ class CudaGraphTrainStep(TrainStep):
 
     frees_gradients = False  # a recording adds to the gradients where they lay
 
-    def __init__(self, *arguments, **named):
-        super().__init__(*arguments, **named)
-        self.known = {}
+    def __init__(self, objective: Callable, context: Callable = nullcontext):
+        super().__init__(objective, context)
+        self.known: dict = {}
         self.pool = None
 
     def __call__(self, source: Tensor, target: Tensor, scale: Tensor) -> Tensor:
@@ -75,7 +71,10 @@ class CudaGraphTrainStep(TrainStep):
         torch.cuda.set_rng_state(drawn)  # the passes of recording have used up random numbers
         self.pool = self.pool or graph.pool()
         for w, old in zip(weights, before):
-            w.grad.zero_() if old is None else w.grad.copy_(old)
+            if old is None:
+                w.grad.zero_()
+            else:
+                w.grad.copy_(old)
         return graph, places, loss
 
 
@@ -113,16 +112,14 @@ class StaticKVCache:
 class _Buffers:
     """Where a recorded step of decoding finds what it reads, always in the same places.
 
-    Args:
-        model: a Transformer.
-        B, k: sentences, and hypotheses of each; R = B k.
-        L, S: positions of the target, and of the source.
+    They hold B sentences with k hypotheses each, R = B k, of L target and S source positions.
     """
 
     def __init__(self, model, B, k, L, S):
         c = model.config
         weight = next(model.parameters()).detach()
-        N, widths = c.decoder_layers, (c.key_width, c.value_width)
+        N = c.decoder_layers
+        widths = (c.key_width, c.value_width)
         whole = partial(torch.zeros, dtype=torch.long, device=weight.device)
         bits = partial(torch.zeros, dtype=torch.bool, device=weight.device)
         self.ids = whole(B * k)
@@ -146,6 +143,16 @@ class _Buffers:
         """Forget what an earlier search left."""
         for place in (*self.past, *self.memory, self.state.mask):
             place.zero_()
+
+    def fill(self, begun):
+        """Begin a search: take the source from a state that `Transformer.start` has made."""
+        self.empty()
+        B = begun.mask.shape[0]
+        S = begun.mask.shape[-1]
+        keys, values = self.memory
+        keys[:, :B, :, :S] = torch.stack([cache.K for cache in begun.memory])
+        values[:, :B, :, :S] = torch.stack([cache.V for cache in begun.memory])
+        self.state.mask[:B, ..., :S] = begun.mask
 
 
 @dataclass(eq=False)
@@ -208,6 +215,11 @@ class _BufferState:
         return _BufferState(self.decoder, new, len(rows), k, self.t)
 
 
+def _power_of_two(n):
+    """The smallest power of two that is n or more; n is 1 or more."""
+    return 1 << (n - 1).bit_length()
+
+
 class CudaGraphDecoder(nn.Module):
     """A Transformer whose steps of decoding have few shapes and are replayed on a GPU.
 
@@ -224,14 +236,15 @@ class CudaGraphDecoder(nn.Module):
         self.model = model
         self.config = model.config
         self.least = least
-        self.known = {}
+        self.known: dict = {}
         self.pool = None
         self.train(model.training)  # a new module would say that it trains
 
     def buffers_for(self, B: int, k: int, L: int, S: int) -> _Buffers:
         """The buffers of these sizes, rounded up."""
-        least = (B, 1), (L, self.least), (S, self.least)
-        B, L, S = (1 << (max(pair) - 1).bit_length() for pair in least)
+        B = _power_of_two(B)
+        L = _power_of_two(max(L, self.least))
+        S = _power_of_two(max(S, self.least))
         if (B, k, L, S) not in self.known:
             self.known[B, k, L, S] = _Buffers(self.model, B, k, L, S)
         return self.known[B, k, L, S]
@@ -239,12 +252,9 @@ class CudaGraphDecoder(nn.Module):
     @torch.inference_mode()
     def start(self, source: Tensor) -> _BufferState:
         """The state before the first step, a hypothesis a sentence of source, (B, S)."""
-        begun, (B, S) = self.model.start(source), source.shape
+        B, S = source.shape
         buffers = self.buffers_for(B, 1, 1, S)
-        buffers.empty()
-        for place, layers in zip(buffers.memory, zip(*((c.K, c.V) for c in begun.memory))):
-            place[:, :B, :, :S] = torch.stack(layers)
-        buffers.state.mask[:B, ..., :S] = begun.mask
+        buffers.fill(self.model.start(source))
         return _BufferState(self, buffers, B)
 
     @torch.inference_mode()
@@ -275,12 +285,7 @@ class CudaGraphDecoder(nn.Module):
 def compile_steps(model: Transformer, backend: str | Callable = "inductor") -> Transformer:
     """Compile the decoder layers' steps in place, one program for all shapes.
 
-    Args:
-        model: a Transformer.
-        backend: as in `torch.compile`.
-
-    Returns:
-        the model.
+    Returns the model; backend is as in `torch.compile`.
     """
     for layer in model.decoder.layers:
         layer.step = torch.compile(layer.step, dynamic=True, backend=backend)

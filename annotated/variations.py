@@ -4,15 +4,17 @@ Generated from book/17-variations.md by tools/tangle.py: edit the chapter, not t
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from annotated.attention import masked_softmax
 from annotated.multihead import MultiHeadAttention
 from annotated.recurrent import additive_scores
-from annotated.transformer import BASE, Transformer
+from annotated.transformer import BASE, Config, Transformer
 
 __all__ = ["Variation", "TABLE_3", "AdditiveHeads", "BilinearHeads", "RELEASED_PRESETS", "shrink"]
 
@@ -48,19 +50,19 @@ class Variation:
     Args:
         changes: fields of `Config` that differ from the base model's.
         recipe: fields of `Recipe` that differ from the paper's.
-        scores: makes what scores queries against keys, from h and d_k; None: dot products.
+        scores: makes a module that is called as attention is, from h and d_k; None: dot products.
     """
 
-    changes: dict = field(default_factory=dict)
-    recipe: dict = field(default_factory=dict)
-    scores: type | None = None
+    changes: dict[str, Any] = field(default_factory=dict)
+    recipe: dict[str, Any] = field(default_factory=dict)
+    scores: Callable[[int, int], nn.Module] | None = None
 
     @property
-    def config(self):
-        """The model's configuration at the paper's size."""
+    def config(self) -> Config:
+        """The configuration at the paper's size."""
         return replace(BASE, **self.changes)
 
-    def model(self, config):
+    def model(self, config: Config) -> Transformer:
         """A new model of this kind, of the sizes of config."""
         model = Transformer(config)
         if self.scores is not None:
@@ -95,41 +97,30 @@ TABLE_3 = {
 
 
 class AdditiveHeads(nn.Module):
-    """Score by a layer of tanh in every head, instead of by dot products (section 3.2.1).
+    """Score by a layer of tanh in each of h heads, instead of by dot products (section 3.2.1)."""
 
-    Args:
-        h: number of heads.
-        d_k: width of a head's queries and keys.
-    """
-
-    def __init__(self, h, d_k):
+    def __init__(self, h: int, d_k: int):
         super().__init__()
         self.v = nn.Parameter(torch.randn(h, d_k) / math.sqrt(d_k))
 
-    def forward(self, Q, K, V, mask=None):
+    def forward(self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None) -> Tensor:
         """Average the values as `scaled_dot_product_attention` does, by these scores.
 
         Q (B, h, T, d_k), K (B, h, S, d_k) and V (B, h, S, d_v) give (B, h, T, d_v).
         """
         heads = zip(Q.unbind(1), K.unbind(1), self.v)
-        scores = [additive_scores(q, k, v) for q, k, v in heads]
-        scores = torch.stack(scores, 1)  # (B, h, T, S)
+        scores = torch.stack([additive_scores(q, k, v) for q, k, v in heads], 1)  # (B, h, T, S)
         return masked_softmax(scores, mask) @ V  # (B, h, T, d_v)
 
 
 class BilinearHeads(nn.Module):
-    """Score by q W k in every head, with W learned, instead of by q k (Luong et al. 2015).
+    """Score by q W k in each of h heads, with W learned, instead of by q k (Luong et al. 2015)."""
 
-    Args:
-        h: number of heads.
-        d_k: width of a head's queries and keys.
-    """
-
-    def __init__(self, h, d_k):
+    def __init__(self, h: int, d_k: int):
         super().__init__()
         self.W = nn.Parameter(torch.randn(h, d_k, d_k) / math.sqrt(d_k))
 
-    def forward(self, Q, K, V, mask=None):
+    def forward(self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None) -> Tensor:
         """Average the values as `scaled_dot_product_attention` does, by these scores.
 
         Q (B, h, T, d_k), K (B, h, S, d_k) and V (B, h, S, d_v) give (B, h, T, d_v).
@@ -163,23 +154,24 @@ RELEASED_PRESETS = {
 }
 
 
-def shrink(config, width=8, depth=2):
-    """The same model made narrower and shallower, its heads as many as before.
+def shrink(config: Config, width: int = 8, depth: int = 2) -> Config:
+    """The same model made narrower and shallower, with as many heads as before.
 
     Args:
         config: a configuration at the paper's size.
-        width: divides d_model, d_ff, d_k and d_v.
+        width: divides d_model and d_ff, and d_k and d_v where the configuration states them.
         depth: divides N.
 
-    Returns:
-        the configuration; everything else stays.
-
     Raises:
-        ValueError: if width or depth does not divide a size.
+        ValueError: width or depth does not divide a size.
     """
     factors = {"N": depth, "d_model": width, "d_ff": width, "d_k": width, "d_v": width}
+    sizes: dict[str, Any] = {}
     for name, factor in factors.items():
-        if getattr(config, name) % factor:
-            raise ValueError(f"{name}={getattr(config, name)} cannot be divided by {factor}")
-    sizes = {name: getattr(config, name) // factor for name, factor in factors.items()}
+        size = getattr(config, name)
+        if size is None:  # d_k or d_v, which follows from d_model
+            continue
+        if size % factor:
+            raise ValueError(f"{name}={size} cannot be divided by {factor}")
+        sizes[name] = size // factor
     return replace(config, **sizes)

@@ -96,15 +96,19 @@ def test_cached_and_packed_search_is_the_plain_one(name):
 # ---- rows
 
 
+def sizes_of(config):
+    return asdict(config) | {"d_k": config.key_width, "d_v": config.value_width}
+
+
 def test_the_rows_are_the_papers():
     table = json.loads((ROOT / "book/paper.json").read_text())["table_3"]
     assert len(table) == len(TABLE_3) == 20
     for (name, variation), row in zip(TABLE_3.items(), table, strict=True):
-        built = asdict(variation.config)
+        built = sizes_of(variation.config)
         wanted = {k: v for k, v in row["change"].items() if k in built}
         assert {k: built[k] for k in wanted} == wanted, name
         allowed = set(row["change"]) | ({"d_k", "d_v"} if {"h", "d_model"} & set(row["change"]) else set())
-        differs = {k for k, v in built.items() if v != asdict(BASE)[k]}
+        differs = {k for k, v in built.items() if v != sizes_of(BASE)[k]}
         assert differs <= allowed | ({"positions"} if row["row"] == "E" else set()), name
 
 
@@ -126,7 +130,9 @@ def test_a_variation_cannot_be_changed_by_accident():
 
 def test_shrink_divides_sizes_and_nothing_else():
     small = shrink(replace(BASE, d_k=16, vocab=31), width=4, depth=3)
-    assert small == replace(BASE, N=2, d_model=128, d_ff=512, d_k=4, d_v=16, vocab=31)
+    assert small == replace(BASE, N=2, d_model=128, d_ff=512, d_k=4, vocab=31)
+    assert small.value_width == 16 and shrink(BASE).key_width == 8
+    assert shrink(replace(BASE, d_v=24)).d_v == 3
     with pytest.raises(ValueError, match="d_model=512 cannot be divided by 7"):
         shrink(BASE, width=7)
     with pytest.raises(ValueError, match="N=6 cannot be divided by 4"):

@@ -32,8 +32,6 @@ PACKED_ALLOWED = {
     "04-multihead",
     "05-layers",
     "07-transformer",
-    "14-gpu",
-    "16-why-self-attention",
     "18-parsing",
     "19-figures",
     "20-after",
