@@ -4,8 +4,9 @@ Generated from book/20-after.md by tools/tangle.py: edit the chapter, not this f
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -77,7 +78,7 @@ def masked_loss(model: "MaskedModel", ids: Tensor, seen: Tensor, chosen: Tensor)
 class _Stack(nn.Module):
     """An embedding and N encoder layers; the embedding makes the logits too (section 3.4)."""
 
-    embed = Transformer.embed
+    embed: Any = Transformer.embed  # it finds the parts it needs under the same names here
 
     def __init__(self, config: Config, attention: Callable = scaled_dot_product_attention):
         super().__init__()
@@ -127,8 +128,8 @@ class LanguageModel(_Stack):
     def start(self, B: int) -> list[KVCache]:
         """The caches of B texts before their first token: empty, one for each layer."""
         none = self.embedding.weight.new_zeros(B, 0, self.config.d_model)  # (B, 0, d_model)
-        attentions = [layer.self_attention for layer in self.encoder.layers]
-        return [KVCache(*attention.keys_values(none)) for attention in attentions]
+        layers: Iterable[Any] = self.encoder.layers
+        return [KVCache(*layer.self_attention.keys_values(none)) for layer in layers]
 
     def step(self, ids: Tensor, caches: list[KVCache]) -> tuple[Tensor, list[KVCache]]:
         """Logits (B, n, vocab) after each of n more tokens, (B, n), and the caches after them."""
@@ -137,7 +138,8 @@ class LanguageModel(_Stack):
         mask = causal_mask(int(positions[-1]) + 1, ids.device)[positions]  # (n, t + n)
         x = self.embed(self.embedding, ids, positions)  # (B, n, d_model)
         caches = [cache.copy() for cache in caches]  # those given are left as they were
-        for layer, cache in zip(self.encoder.layers, caches, strict=True):
+        layers: Iterable[Any] = self.encoder.layers
+        for layer, cache in zip(layers, caches, strict=True):
             attend = partial(layer.self_attention.step, cache=cache, mask=mask)
             x = layer.add_norm[0](x, attend)  # (B, n, d_model)
             x = layer.add_norm[1](x, layer.feed_forward)  # (B, n, d_model)

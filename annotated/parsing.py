@@ -612,8 +612,8 @@ def init_cross_attention_diagonal(model: Transformer, gain: float = 2.0) -> Tran
         model: a new one, changed in place and returned.
         gain: a factor on the queries' projection, and on the keys'.
     """
-    layer: Any
-    for layer in model.decoder.layers:
+    layers: Iterable[Any] = model.decoder.layers
+    for layer in layers:
         attention = layer.cross_attention
         attention.W_Q.weight.mul_(gain)
         attention.W_K.weight.copy_(attention.W_Q.weight)
