@@ -4,11 +4,13 @@ Generated from book/20-after.md by tools/tangle.py: edit the chapter, not this f
 """
 
 import re
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from annotated.attention import scaled_dot_product_attention
@@ -21,7 +23,7 @@ from annotated.masks import causal_mask, padding_mask
 from annotated.multihead import MultiHeadAttention
 from annotated.optimization import label_smoothed_loss, optimizer
 from annotated.recurrent import _check_ids
-from annotated.transformer import POSITIONS, Encoder, KVCache, Transformer, initialise
+from annotated.transformer import POSITIONS, Config, Encoder, KVCache, Transformer, initialise
 
 __all__ = [
     "causal_loss",
@@ -44,7 +46,7 @@ __all__ = [
 ]
 
 
-def causal_loss(model, ids):
+def causal_loss(model: "LanguageModel", ids: Tensor) -> Tensor:
     """How well a language model predicts each next token (Radford et al. 2018).
 
     Args:
@@ -52,13 +54,13 @@ def causal_loss(model, ids):
         ids: sentences, bos to eos, (B, T + 1), padding at the end.
 
     Returns:
-        A scalar, in nats, the mean over all tokens but bos and padding.
+        (), in nats, the mean over all tokens but bos and padding.
     """
     logits = model(ids[:, :-1])  # (B, T, vocab)
     return label_smoothed_loss(logits, ids[:, 1:], 0.0, model.config.pad)
 
 
-def masked_loss(model, ids, seen, chosen):
+def masked_loss(model: "MaskedModel", ids: Tensor, seen: Tensor, chosen: Tensor) -> Tensor:
     """How well a masked-word model restores the words that were chosen (Devlin et al. 2019).
 
     Args:
@@ -68,22 +70,17 @@ def masked_loss(model, ids, seen, chosen):
         chosen: boolean, (B, T).
 
     Returns:
-        A scalar, in nats, the mean over the chosen words; NaN if there are none.
+        (), in nats, the mean over the chosen words; NaN if there are none.
     """
     return label_smoothed_loss(model(seen)[chosen], ids[chosen], 0.0, model.config.pad)
 
 
 class _Stack(nn.Module):
-    """An embedding and N encoder layers; the embedding makes the logits too (section 3.4).
+    """An embedding and N encoder layers; the embedding makes the logits too (section 3.4)."""
 
-    Args:
-        config: the sizes and choices.
-        attention: a function of (Q, K, V, mask), as in `Transformer`.
-    """
+    embed: Any = Transformer.embed  # it finds the parts it needs under the same names here
 
-    embed = Transformer.embed
-
-    def __init__(self, config, attention=scaled_dot_product_attention):
+    def __init__(self, config: Config, attention: Callable = scaled_dot_product_attention):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config.vocab, config.d_model)
@@ -92,53 +89,66 @@ class _Stack(nn.Module):
         self.encoder = Encoder(config, attention)
         initialise(self)
 
-    def read(self, ids, mask):
+    def read(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Turn ids, (B, T), into vectors, (B, T, d_model); mask as in attention."""
         _check_ids("ids", ids)
         return self.encoder(self.embed(self.embedding, ids), mask)  # (B, T, d_model)
 
 
 class MaskedModel(_Stack):
-    """Every position sees the whole sentence: the stack of BERT (Devlin et al. 2019)."""
+    """Every position sees the whole sentence: the stack of BERT (Devlin et al. 2019).
 
-    def encode(self, ids):
+    Args:
+        config: the sizes and choices.
+        attention: a function of (Q, K, V, mask), as in `Transformer`.
+    """
+
+    def encode(self, ids: Tensor) -> Tensor:
         """Turn ids, (B, T), into vectors, (B, T, d_model)."""
         return self.read(ids, padding_mask(ids, self.config.pad))
 
-    def forward(self, ids):
+    def forward(self, ids: Tensor) -> Tensor:
         """Logits (B, T, vocab) for the word that belongs at each position of ids, (B, T)."""
         return self.embedding.logits(self.encode(ids))  # (B, T, vocab)
 
 
 class LanguageModel(_Stack):
-    """A position sees itself and what is before: the stack of GPT (Radford et al. 2018)."""
+    """A position sees itself and what is before: the stack of GPT (Radford et al. 2018).
 
-    def forward(self, ids):
+    Args:
+        config: the sizes and choices.
+        attention: a function of (Q, K, V, mask), as in `Transformer`.
+    """
+
+    def forward(self, ids: Tensor) -> Tensor:
         """Logits (B, T, vocab) for the token after each position of ids, (B, T)."""
         x = self.read(ids, causal_mask(ids.shape[-1], ids.device))  # (B, T, d_model)
         return self.embedding.logits(x)  # (B, T, vocab)
 
-    def start(self, B):
+    def start(self, B: int) -> list[KVCache]:
         """The caches of B texts before their first token: empty, one for each layer."""
         none = self.embedding.weight.new_zeros(B, 0, self.config.d_model)  # (B, 0, d_model)
-        attentions = [layer.self_attention for layer in self.encoder.layers]
-        return [KVCache(*attention.keys_values(none)) for attention in attentions]
+        layers: Iterable[Any] = self.encoder.layers
+        return [KVCache(*layer.self_attention.keys_values(none)) for layer in layers]
 
-    def step(self, ids, state):
-        """Logits (B, n, vocab) after each of n more tokens, (B, n), and the new state."""
+    def step(self, ids: Tensor, caches: list[KVCache]) -> tuple[Tensor, list[KVCache]]:
+        """Logits (B, n, vocab) after each of n more tokens, (B, n), and the caches after them."""
         _check_ids("ids", ids)
-        positions = state[0].next_positions(ids.shape[1])  # (n,)
+        positions = caches[0].next_positions(ids.shape[1])  # (n,)
         mask = causal_mask(int(positions[-1]) + 1, ids.device)[positions]  # (n, t + n)
         x = self.embed(self.embedding, ids, positions)  # (B, n, d_model)
-        after = [cache.copy() for cache in state]
-        for layer, cache in zip(self.encoder.layers, after, strict=True):
+        caches = [cache.copy() for cache in caches]  # those given are left as they were
+        layers: Iterable[Any] = self.encoder.layers
+        for layer, cache in zip(layers, caches, strict=True):
             attend = partial(layer.self_attention.step, cache=cache, mask=mask)
             x = layer.add_norm[0](x, attend)  # (B, n, d_model)
             x = layer.add_norm[1](x, layer.feed_forward)  # (B, n, d_model)
-        return self.embedding.logits(self.encoder.norm(x)), after
+        return self.embedding.logits(self.encoder.norm(x)), caches  # (B, n, vocab)
 
 
-def mask_words(ids, blank, rate=0.15, generator=None):
+def mask_words(
+    ids: Tensor, blank: int, rate: float = 0.15, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
     """Hide words: 80 % become the blank, 10 % another word, 10 % stay (Devlin et al. 2019).
 
     Args:
@@ -165,19 +175,12 @@ def mask_words(ids, blank, rate=0.15, generator=None):
 
 
 def _learn(model, loss, steps, rate, warmup=50):
-    """Train by Adam; the rate rises, then falls to 0 in a line (Devlin et al. 2019).
+    """Train by Adam on what `loss()` gives; the rate rises, then falls to 0 in a line.
 
-    Args:
-        model: what is trained; left ready for use.
-        loss: a function without arguments that gives the loss on a new batch.
-        steps: number of updates.
-        rate: the learning rate that a schedule without warm-up would begin with.
-        warmup: updates over which the rate rises; 1 for none.
-
-    Returns:
-        list of the losses, a float each.
+    `rate` is what a schedule without warm-up would begin with; returns the losses.
     """
-    adam, losses = optimizer(model), []
+    adam = optimizer(model)
+    losses: list[float] = []
     model.train()
     for step in tqdm(range(1, steps + 1), desc="learn"):
         adam.param_groups[0]["lr"] = rate * min(1, step / warmup) * (1 - (step - 1) / steps)
@@ -190,18 +193,22 @@ def _learn(model, loss, steps, rate, warmup=50):
     return losses
 
 
-def pretrain(model, text, blank, steps, rate, seed=0):
+def pretrain(
+    model: MaskedModel, text: Sequence[list[int]], blank: int, steps: int, rate: float,
+    seed: int = 0,
+) -> list[float]:
     """Train a masked-word model on sentences without labels (Devlin et al. 2019).
 
     Args:
-        model: a `MaskedModel`.
-        text: lists of identifiers.
+        model: trained in place.
+        text: the identifiers of each sentence.
         blank: identifier of the blank.
-        steps, rate: as of `_learn`; 64 sentences an update.
+        steps: number of updates, of 64 sentences each.
+        rate: the learning rate, which rises for 50 updates and then falls to 0 in a line.
         seed: of the choice of sentences and words.
 
     Returns:
-        list of the losses, a float each.
+        the loss of each update.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -214,41 +221,28 @@ def pretrain(model, text, blank, steps, rate, seed=0):
 
 
 def _other_forms():
-    """Pairs each present form of the built-in grammar's verbs with the other: sees and see.
-
-    Returns:
-        dict of word -> word.
-    """
+    """Each present form of the grammar's verbs -> the other: sees -> see, see -> sees."""
     pairs = {(v.base, v.third) for v in _VERBS if "/" not in v.third}
     pairs |= {("are", "is"), ("do", "does"), ("have", "has"), ("know", "knows")}
     return dict(pairs) | {third: base for base, third in pairs}
 
 
 def _present_verbs(example):
-    """Where an example has a present form that the other form could replace.
-
-    Args:
-        example: an `Example` of the built-in grammar.
-
-    Returns:
-        its words, and a list of (place, the other form).
-    """
+    """The words of an `Example`, and (place, other form) of each present form among them."""
+    others = _other_forms()
     tagged = re.findall(r"\((\S+) ([^()\s]+)\)", example.tree)
-    words, others = [word for _, word in tagged], _other_forms()
-    found = [(i, others[w.lower()]) for i, (tag, w) in enumerate(tagged)
-             if tag in ("VBZ", "VBP") and w.lower() in others]
-    return words, [(i, w if words[i].islower() else w.capitalize()) for i, w in found]
+    places = []
+    for i, (tag, word) in enumerate(tagged):
+        other = others.get(word.lower())
+        if tag in ("VBZ", "VBP") and other is not None:
+            places.append((i, other if word.islower() else other.capitalize()))
+    return [word for _, word in tagged], places
 
 
 def _label_sentences(examples, rng):
-    """Make the labelled task: half of the sentences get one verb in the wrong form.
+    """Make (sentence, label) pairs: half get one verb in the wrong form, and label 1.
 
-    Args:
-        examples: of the built-in grammar; those without a present form are left out.
-        rng: a `random.Random`.
-
-    Returns:
-        list of (sentence, label); label 1 has the wrong form.
+    Examples without a present form are left out.
     """
     rows = []
     for words, places in map(_present_verbs, examples):
@@ -264,32 +258,37 @@ class Classifier(nn.Module):
     """A label for a sentence: a linear layer on its vectors' mean (Devlin et al. 2019).
 
     Args:
-        model: a `MaskedModel`, pre-trained or not; it is trained further in its place.
+        model: pre-trained or not; it is trained further in place.
         classes: number of labels.
     """
 
-    def __init__(self, model, classes):
+    def __init__(self, model: MaskedModel, classes: int):
         super().__init__()
-        self.model, self.W = model, nn.Linear(model.config.d_model, classes)
+        self.model = model
+        self.W = nn.Linear(model.config.d_model, classes)
 
-    def forward(self, ids):
+    def forward(self, ids: Tensor) -> Tensor:
         """Logits (B, classes) for sentences ids, (B, T), padding at the end."""
         real = (ids != self.model.config.pad)[..., None]  # (B, T, 1)
         mean = (self.model.encode(ids) * real).sum(1) / real.sum(1)  # (B, d_model)
         return self.W(mean)  # (B, classes)
 
 
-def finetune(classifier, rows, steps, rate, seed=0):
+def finetune(
+    classifier: Classifier, rows: Sequence[tuple[list[int], int]], steps: int, rate: float,
+    seed: int = 0,
+) -> list[float]:
     """Train a classifier on labelled sentences (Devlin et al. 2019).
 
     Args:
-        classifier: a `Classifier`.
-        rows: list of (identifiers, label).
-        steps, rate: as of `_learn`; 32 sentences an update.
+        classifier: trained in place, with the model in it.
+        rows: the identifiers and the label of each sentence.
+        steps: number of updates, of 32 sentences each.
+        rate: as in `pretrain`.
         seed: of the choice of sentences.
 
     Returns:
-        list of the losses, a float each.
+        the loss of each update.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -302,33 +301,16 @@ def finetune(classifier, rows, steps, rate, seed=0):
 
 
 def _accuracy(classifier, rows):
-    """The share of labelled sentences that a classifier gets right.
-
-    Args:
-        classifier: maps (B, T) to logits (B, classes).
-        rows: list of (identifiers, label).
-
-    Returns:
-        a float from 0 to 1.
-    """
+    """The share, 0 to 1, of (identifiers, label) rows that a classifier gets right."""
     with _evaluating(classifier):
         given = classifier(pad_batch([ids for ids, _ in rows])).argmax(-1)  # (B,)
     return (given == torch.tensor([label for _, label in rows])).float().mean().item()
 
 
 def _judge(model, words, sentence, blank):
-    """Call a sentence wrong if the model would rather have another form of one of its verbs.
-
-    Args:
-        model: a `MaskedModel`.
-        words: a `Words`.
-        sentence: a string of the built-in grammar.
-        blank: identifier of the blank.
-
-    Returns:
-        1 for wrong, 0 for right.
-    """
-    others, ids = _other_forms(), torch.tensor([[1, *words.encode(sentence)]])  # (1, T)
+    """1, wrong, if the model holds another form of one of the verbs more likely; else 0."""
+    others = _other_forms()
+    ids = torch.tensor([[1, *words.encode(sentence)]])  # (1, T)
     for i, word in enumerate(split_words(sentence), 1):
         other = others.get(word.lower())
         if other is not None:
@@ -339,7 +321,7 @@ def _judge(model, words, sentence, blank):
     return 0
 
 
-def top_k(logits, k):
+def top_k(logits: Tensor, k: int) -> Tensor:
     """Forget all but the k likeliest tokens (Fan et al. 2018).
 
     Args:
@@ -358,7 +340,7 @@ def top_k(logits, k):
     return logits.masked_fill(logits < least, float("-inf"))
 
 
-def top_p(logits, p):
+def top_p(logits: Tensor, p: float) -> Tensor:
     """Keep the fewest likeliest tokens whose probabilities reach p (Holtzman et al. 2020).
 
     Args:
@@ -380,7 +362,10 @@ def top_p(logits, p):
     return logits.masked_fill(forget, float("-inf"))
 
 
-def sample(logits, temperature=1.0, keep=None, generator=None):
+def sample(
+    logits: Tensor, temperature: float = 1.0, keep: Callable[[Tensor], Tensor] | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
     """Draw a token for each row (the temperature is that of chapter 2's softmax).
 
     Args:
@@ -404,11 +389,13 @@ def sample(logits, temperature=1.0, keep=None, generator=None):
     return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]  # (B,)
 
 
-def generate(model, prompt, choose, max_len=50):
-    """Go on with a text, token by token, with a cache.
+def generate(
+    model: LanguageModel, prompt: Tensor, choose: Callable[[Tensor], Tensor], max_len: int = 50
+) -> list[list[int]]:
+    """Go on with a text, token by token, with a key-value cache.
 
     Args:
-        model: a `LanguageModel`.
+        model: switched to evaluation mode while it writes.
         prompt: the beginnings, all of one length, (B, n), each from bos on.
         choose: maps logits (B, vocab) to identifiers (B,), such as `sample` or an argmax.
         max_len: tokens to write at most.
@@ -421,11 +408,13 @@ def generate(model, prompt, choose, max_len=50):
     """
     if max_len < 1:
         raise ValueError(f"max_len must be 1 or more, not {max_len}")
-    eos, rows, ids = model.config.eos, [[] for _ in prompt], prompt
+    eos = model.config.eos
+    rows: list[list[int]] = [[] for _ in prompt]
+    ids = prompt
     with _evaluating(model):
-        state = model.start(len(prompt))
+        caches = model.start(len(prompt))
         for _ in range(max_len):
-            logits, state = model.step(ids, state)
+            logits, caches = model.step(ids, caches)
             ids = choose(logits[:, -1])[:, None]  # (B, 1)
             for row, token in zip(rows, ids[:, 0].tolist(), strict=True):
                 if eos not in row:  # a row that has ended goes on unread until all have
@@ -436,11 +425,7 @@ def generate(model, prompt, choose, max_len=50):
 
 
 def _norm_first(model):
-    """Put each norm inside its branch, and one at the top (Xiong et al. 2020).
-
-    Args:
-        model: a `_Stack`, changed in place.
-    """
+    """Put each norm inside its branch, and one at the top (Xiong et al. 2020)."""
     c = model.config
     for layer in model.encoder.layers:
         pair = [PreNorm(c.d_model, c.P_drop, c.eps_norm) for _ in range(2)]
@@ -459,12 +444,12 @@ class RMSNorm(nn.Module):
         ValueError: in use, if the last axis of the input is not d_model wide.
     """
 
-    def __init__(self, d_model, eps=1e-6):
+    def __init__(self, d_model: int, eps: float = 1e-6):
         super().__init__()
         self.eps = eps
         self.gain = nn.Parameter(torch.ones(d_model))
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         """Normalise x, (..., d_model), to the same shape."""
         if x.shape[-1:] != self.gain.shape:  # an axis of 1 would be broadcast in silence
             wanted = f"(..., {len(self.gain)}) for this RMSNorm"
@@ -474,11 +459,7 @@ class RMSNorm(nn.Module):
 
 
 def _rms_norm(model):
-    """Replace every LayerNorm by an RMSNorm (Zhang and Sennrich 2019).
-
-    Args:
-        model: a `_Stack`, changed in place.
-    """
+    """Replace every LayerNorm by an RMSNorm (Zhang and Sennrich 2019)."""
     c = model.config
     for module in list(model.modules()):
         if isinstance(getattr(module, "norm", None), LayerNorm):
@@ -486,30 +467,26 @@ def _rms_norm(model):
 
 
 def _rotate(x, positions):
-    """Turn each pair of features by the angle of its position (Su et al. 2024).
+    """Turn each pair of features of x, (..., T, d_k), by the angle of its position, (T,).
 
-    Args:
-        x: queries or keys, (..., T, d_k); features 2i and 2i + 1 are a pair.
-        positions: (T,), from 0.
-
-    Returns:
-        (..., T, d_k).
-
-    Raises:
-        ValueError: d_k is odd.
+    Features 2i and 2i + 1 are a pair (Su et al. 2024).
     """
     d_k = x.shape[-1]
     if d_k % 2:
         raise ValueError(f"d_k must be even (features are turned in pairs), not {d_k}")
     pairs = torch.arange(0, d_k, 2, device=x.device).double()  # (d_k/2,)
     turn = _angles(positions, pairs / d_k)  # (T, d_k/2), float64
-    sin, cos = turn.sin().to(x.dtype), turn.cos().to(x.dtype)  # (T, d_k/2)
-    a, b = x[..., 0::2], x[..., 1::2]  # (..., T, d_k/2)
+    sin = turn.sin().to(x.dtype)  # (T, d_k/2)
+    cos = turn.cos().to(x.dtype)  # (T, d_k/2)
+    a = x[..., 0::2]  # (..., T, d_k/2)
+    b = x[..., 1::2]  # (..., T, d_k/2)
     turned = torch.stack([cos * a - sin * b, cos * b + sin * a], -1)  # (..., T, d_k/2, 2)
     return turned.flatten(-2)  # (..., T, d_k)
 
 
-def rotary_attention(Q, K, V, mask=None, dropout=0.0):
+def rotary_attention(
+    Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None, dropout: float = 0.0
+) -> Tensor:
     """Attention whose scores depend on how far query and key are apart (Su et al. 2024).
 
     Args:
@@ -519,8 +496,10 @@ def rotary_attention(Q, K, V, mask=None, dropout=0.0):
     Returns:
         (..., T, d_v).
     """
-    places = torch.arange(K.shape[-2], device=K.device)  # (S,)
-    Q, K = _rotate(Q, places[len(places) - Q.shape[-2] :]), _rotate(K, places)
+    positions = torch.arange(K.shape[-2], device=K.device)  # (S,)
+    last = positions[len(positions) - Q.shape[-2] :]  # (T,)
+    Q = _rotate(Q, last)  # (..., T, d_k)
+    K = _rotate(K, positions)  # (..., S, d_k)
     return scaled_dot_product_attention(Q, K, V, mask, dropout)
 
 
@@ -532,8 +511,7 @@ def _no_positions(positions):
 def _rotary_positions(model):
     """Turn queries and keys in every layer, and add nothing to the words (Su et al. 2024).
 
-    Args:
-        model: a `_Stack` whose positions have no weights, changed in place.
+    For models whose positions have no weights.
     """
     model.positions = _no_positions
     for layer in model.encoder.layers:
@@ -548,24 +526,20 @@ class GatedFeedForward(nn.Module):
         d_ff: width between; two thirds of an ungated network's for as many weights.
     """
 
-    def __init__(self, d_model, d_ff):
+    def __init__(self, d_model: int, d_ff: int):
         super().__init__()
         self.W_1 = nn.Linear(d_model, d_ff, bias=False)
         self.W_G = nn.Linear(d_model, d_ff, bias=False)
         self.W_2 = nn.Linear(d_ff, d_model, bias=False)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         """Map x, (..., d_model), position by position, to the same shape."""
         hidden = F.silu(self.W_G(x)) * self.W_1(x)  # (..., d_ff)
         return self.W_2(hidden)  # (..., d_model)
 
 
 def _gated_network(model):
-    """Replace each feed-forward network by a gated one, two thirds as wide (Shazeer 2020).
-
-    Args:
-        model: a `_Stack`, changed in place.
-    """
+    """Replace each feed-forward network by a gated one, two thirds as wide (Shazeer 2020)."""
     c = model.config
     for layer in model.encoder.layers:
         layer.feed_forward = GatedFeedForward(c.d_model, 2 * c.d_ff // 3)
@@ -584,7 +558,9 @@ class GroupedQueryAttention(MultiHeadAttention):
         ValueError: groups does not divide h, or a size that `MultiHeadAttention` refuses.
     """
 
-    def __init__(self, d_model, h, groups, attention=scaled_dot_product_attention):
+    def __init__(
+        self, d_model: int, h: int, groups: int, attention: Callable = scaled_dot_product_attention
+    ):
         super().__init__(d_model, h, attention=attention)
         if groups < 1 or h % groups:
             raise ValueError(f"groups must divide h={h}, not be {groups}")
@@ -592,28 +568,25 @@ class GroupedQueryAttention(MultiHeadAttention):
         self.W_K = nn.Linear(d_model, groups * d_model // h, bias=False)
         self.W_V = nn.Linear(d_model, groups * d_model // h, bias=False)
 
-    def keys_values(self, memory):
+    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Project memory, (B, S, d_model), to a K and a V a group, (B, groups, S, d_k)."""
-        K, V = (W(memory).unflatten(-1, (self.groups, -1)) for W in (self.W_K, self.W_V))
+        K = self.W_K(memory).unflatten(-1, (self.groups, -1))  # (B, S, groups, d_k)
+        V = self.W_V(memory).unflatten(-1, (self.groups, -1))  # (B, S, groups, d_v)
         return K.transpose(1, 2), V.transpose(1, 2)  # (B, groups, S, d_k)
 
-    def attend(self, x, K, V, mask=None):
-        """Let x, (B, T, d_model), look; each head takes the K and V of its group."""
+    def attend(self, x: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Let x, (B, T, d_model), attend; each head takes the K and V of its group."""
         heads = self.h // self.groups
-        K, V = K.repeat_interleave(heads, 1), V.repeat_interleave(heads, 1)  # (B, h, S, d_k)
+        K = K.repeat_interleave(heads, 1)  # (B, h, S, d_k)
+        V = V.repeat_interleave(heads, 1)  # (B, h, S, d_v)
         return super().attend(x, K, V, mask)  # (B, T, d_model)
 
 
 def _grouped_queries(model, groups=2):
-    """Let the heads of every layer share keys and values (Ainslie et al. 2023).
-
-    Args:
-        model: a `_Stack`, changed in place; its attention function is kept.
-        groups: as of `GroupedQueryAttention`.
-    """
+    """Let the heads of every layer share keys and values (Ainslie et al. 2023)."""
     for layer in model.encoder.layers:
-        attention, old = layer.self_attention.attention, layer.self_attention
-        layer.self_attention = GroupedQueryAttention(old.d_model, old.h, groups, attention)
+        old = layer.self_attention
+        layer.self_attention = GroupedQueryAttention(old.d_model, old.h, groups, old.attention)
         initialise(layer.self_attention)
 
 

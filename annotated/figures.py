@@ -6,16 +6,21 @@ Generated from book/19-figures.md by tools/tangle.py: edit the chapter, not this
 import html
 import json
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from annotated.attention import attention_weights
 from annotated.data import Words, pad_batch, split_words
 from annotated.decoding import _evaluating, greedy
+from annotated.multihead import MultiHeadAttention
+from annotated.transformer import Transformer
 
 __all__ = ["attentions", "attention_maps", "Maps", "heatmap", "viewer", "without_head", "links", "alignment_error"]
 
@@ -27,15 +32,12 @@ _KINDS = {
 }
 
 
-def attentions(model, kind):
+def attentions(model: Transformer, kind: str) -> list[MultiHeadAttention]:
     """The attention modules of one kind, from the first layer to the last (section 3.2.3).
 
     Args:
-        model: a Transformer.
-        kind: a key of `_KINDS`.
-
-    Returns:
-        list of N modules.
+        model: its modules are returned, not copies.
+        kind: "encoder", "decoder" or "cross".
 
     Raises:
         ValueError: there is no such kind.
@@ -53,41 +55,37 @@ def attentions(model, kind):
 
 @contextmanager
 def _recording(model):
-    """Inside, each call of the model leaves its attention weights in a dictionary.
+    """Inside, each call of the model adds its weights: kind -> (B, h, T, S), layer by layer.
 
-    Nothing is stored on the modules.
-    Cached decoding calls no whole layer and leaves nothing.
-
-    Args:
-        model: a Transformer of scaled dot-product attention, in whichever version.
-
-    Returns:
-        kind -> list of weights (B, h, T, S), a layer after the other.
+    Cached decoding calls no whole layer and adds nothing.
     """
-    seen = {kind: [] for kind in _KINDS}
+    seen: dict[str, list[Tensor]] = {kind: [] for kind in _KINDS}
 
-    def hook(kind, module, x, memory, mask=None):
-        Q, (K, _) = module.split(module.W_Q(x)), module.keys_values(memory)
-        seen[kind].append(attention_weights(Q, K, mask))
+    def hook(kind, module, inputs):
+        x, memory, *mask = inputs
+        Q = module.split(module.W_Q(x))  # (B, h, T, d_k)
+        K, _ = module.keys_values(memory)  # (B, h, S, d_k)
+        seen[kind].append(attention_weights(Q, K, *mask))
 
     with ExitStack() as stack:
         for kind in _KINDS:
             for module in attentions(model, kind):
-                look_in = partial(lambda kind, m, inputs: hook(kind, m, *inputs), kind)
-                stack.callback(module.register_forward_pre_hook(look_in).remove)
+                handle = module.register_forward_pre_hook(partial(hook, kind))
+                stack.callback(handle.remove)
         yield seen
 
 
-def attention_maps(model, source, target):
+def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[str, Tensor]:
     """The attention weights of every head of a model (Figures 3 to 5).
 
     Args:
-        model: a Transformer.
+        model: of scaled dot-product attention, in whichever version.
         source: identifiers, (B, S), each sentence ending in eos.
         target: identifiers, (B, T), each beginning with bos.
 
     Returns:
-        kind -> (N, B, h, T, S); in self-attention queries and keys are of one sentence.
+        "encoder", "decoder", "cross" -> (N, B, h, T, S); in self-attention queries and keys
+        are of one sentence.
 
     Raises:
         TypeError, ValueError: what `attentions` or the model refuses.
@@ -108,30 +106,22 @@ class Maps:
         weights: kind -> (N, h, T, S), as in `attention_maps`.
     """
 
-    source: list
-    target: list
-    written: list
-    weights: dict = field(repr=False)
+    source: list[str]
+    target: list[str]
+    written: list[str]
+    weights: dict[str, Tensor] = field(repr=False)
 
-    def queries(self, kind):
+    def queries(self, kind: str) -> list[str]:
         """The names of the rows; a decoder's row is named by the token it writes."""
         return self.source if kind == "encoder" else [f"→ {token}" for token in self.written]
 
-    def keys(self, kind):
+    def keys(self, kind: str) -> list[str]:
         """The names of the columns."""
         return self.target if kind == "decoder" else self.source
 
 
 def _tokens(vocabulary, ids):
-    """The words or pieces of identifiers; a piece that continues a word begins with a dot.
-
-    Args:
-        vocabulary: a `Words`, a `Subwords`, or anything with `decode`.
-        ids: list of identifiers.
-
-    Returns:
-        list of strings.
-    """
+    """The words or pieces of identifiers; a piece that continues a word begins with a dot."""
     if isinstance(vocabulary, Words):
         return [vocabulary.words[i] for i in ids]
     if not hasattr(vocabulary, "processor"):
@@ -144,26 +134,11 @@ def _tokens(vocabulary, ids):
 
 
 def _crop(vocabulary, maps, b, read, written):
-    """Sentence b of a batch, with words and without padding.
-
-    Args:
-        vocabulary: for `_tokens`.
-        maps: what `attention_maps` gave.
-        b: which sentence.
-        read: its identifiers, eos included.
-        written: those of its translation.
-
-    Returns:
-        a `Maps`.
-    """
-    sizes = {
-        "encoder": (len(read),) * 2,
-        "decoder": (len(written),) * 2,
-        "cross": (len(written), len(read)),
-    }
-    weights = {
-        kind: maps[kind][:, b, :, :t, :s].cpu() for kind, (t, s) in sizes.items()
-    }
+    """The `Maps` of sentence b of a batch, whose identifiers are `read` and `written`."""
+    S = len(read)
+    T = len(written)
+    sizes = {"encoder": (S, S), "decoder": (T, T), "cross": (T, S)}
+    weights = {kind: maps[kind][:, b, :, :t, :s].cpu() for kind, (t, s) in sizes.items()}
     output = _tokens(vocabulary, written)
     return Maps(_tokens(vocabulary, read), [Words.markers[1], *output[:-1]], output, weights)
 
@@ -171,7 +146,8 @@ def _crop(vocabulary, maps, b, read, written):
 def _look_batch(translator, sources, targets=None, max_len=None):
     """`_look_all` at a few sentences, in one batch; arguments and result as there."""
     model, vocabulary = translator.model, translator.vocabulary
-    bos, pad, device = model.config.bos, model.config.pad, next(model.parameters()).device
+    bos, pad = model.config.bos, model.config.pad
+    device = next(model.parameters()).device
     read = [vocabulary.encode(line) for line in sources]
     source = pad_batch(read, pad).to(device)  # (B, S)
     if targets is None:
@@ -185,21 +161,9 @@ def _look_batch(translator, sources, targets=None, max_len=None):
 
 
 def _look_all(translator, sources, targets=None, batch=100, max_len=None):
-    """Look at a model while it reads sentences and writes their translations.
+    """The `Maps` of sentences and their translations, `batch` of them computed together.
 
-    Args:
-        translator: a `Translator` of a Transformer.
-        sources: strings.
-        targets: as many strings; None: the model's own translations, by greedy search.
-        batch: sentences computed together.
-        max_len: see `greedy`.
-
-    Returns:
-        a `Maps` for each pair.
-
-    Raises:
-        TypeError: sources or targets is one string.
-        ValueError: they are not equally many.
+    Without targets they are the model's own translations, by greedy search.
     """
     if isinstance(sources, str) or isinstance(targets, str):
         raise TypeError("sources and targets must be lists of strings, not one string")
@@ -214,22 +178,12 @@ def _look_all(translator, sources, targets=None, batch=100, max_len=None):
 
 
 def _look(translator, source, target=None, max_len=None):
-    """`_look_all` at one sentence.
-
-    Args:
-        translator: a `Translator` of a Transformer.
-        source: a string.
-        target: its translation; None: the model's own.
-        max_len: see `greedy`.
-
-    Returns:
-        a `Maps`.
-    """
+    """`_look_all` at one sentence."""
     targets = None if target is None else [target]
     return _look_all(translator, [source], targets, max_len=max_len)[0]
 
 
-def heatmap(axes, weights, queries, keys):
+def heatmap(axes: Any, weights: Tensor, queries: Sequence[str], keys: Sequence[str]) -> Any:
     """Draw one head's weights (the content of Figures 3 to 5).
 
     Args:
@@ -387,14 +341,7 @@ body { margin: 1rem; color: #22211f; background: #fdfcf9; }
 
 
 def _percent(maps):
-    """The weights of a `Maps` in whole percent; what the causal mask hides is left out.
-
-    Args:
-        maps: a `Maps`.
-
-    Returns:
-        kind -> layers of heads of rows.
-    """
+    """The weights in whole percent, kind -> layers of heads of rows; no key after a decoder's row."""
 
     def rows(kind, head):
         table = (100 * head).round().int().tolist()
@@ -408,18 +355,9 @@ def _percent(maps):
 
 
 def _render_svg(rows, queries, keys, label, cell=19):
-    """Draw one head as an SVG element, for where no script runs.
-
-    Args:
-        rows: lists of whole percent, a row a query.
-        queries, keys: the words beside and above.
-        label: what a screen reader says of it.
-        cell: side of a square.
-
-    Returns:
-        a string of HTML.
-    """
-    left, paths = 8 + 7 * max(map(len, [*queries, *keys])), [""] * len(_COLOURS)
+    """Draw one head, rows of whole percent, as an SVG element, for where no script runs."""
+    left = 8 + 7 * max(map(len, [*queries, *keys]))  # room for the longest word
+    paths = [""] * len(_COLOURS)
     for t, row in enumerate(rows):
         for s, w in enumerate(row):
             paths[min(9, w // 10)] += f"M{s} {t}h.94v.94h-.94z"
@@ -431,7 +369,8 @@ def _render_svg(rows, queries, keys, label, cell=19):
     for s, word in enumerate(keys):
         place = f"translate({left + cell * (s + 0.7):.0f} {left - 5}) rotate(-90)"
         drawn.append(f'<text transform="{place}">{html.escape(word)}</text>')
-    width, height = (left + cell * len(names) + 2 for names in (keys, queries))
+    width = left + cell * len(keys) + 2
+    height = left + cell * len(queries) + 2
     head = f'class="map" role="img" aria-label="{html.escape(label)}" width="{width}"'
     return f'<svg {head} viewBox="0 0 {width} {height}">{"".join(drawn)}</svg>'
 
@@ -446,7 +385,7 @@ class _Viewer:
         row: the query that is chosen first.
     """
 
-    maps: list = field(repr=False)
+    maps: list[Maps] = field(repr=False)
     kind: str = "encoder"
     layer: int = 0
     head: int = 0
@@ -454,19 +393,28 @@ class _Viewer:
 
     def data(self):
         """What the script reads."""
-        names = "source", "target", "written"
-        maps = [{"title": " ".join(m.source[:-1]), "weights": _percent(m)}
-                | {name: getattr(m, name) for name in names} for m in self.maps]
+        maps = [
+            {
+                "title": " ".join(m.source[:-1]),
+                "source": m.source,
+                "target": m.target,
+                "written": m.written,
+                "weights": _percent(m),
+            }
+            for m in self.maps
+        ]
         start = {name: getattr(self, name) for name in ("kind", "layer", "head", "row")}
+        start["sentence"] = 0
         kinds = {kind: name for kind, (_, _, name) in _KINDS.items()}
-        start |= {"sentence": 0}
         return {"maps": maps, "start": start, "kinds": kinds, "colours": _COLOURS}
 
     def _repr_html_(self):
-        first, kind = self.maps[0], self.kind
+        first = self.maps[0]
+        kind = self.kind
         where = f"{_KINDS[kind][2]}, layer {self.layer + 1}, head {self.head + 1}"
-        names = first.queries(kind), first.keys(kind)
         rows = _percent(first)[kind][self.layer][self.head]
+        label = f"Attention map: {where}"
+        still = _render_svg(rows, first.queries(kind), first.keys(kind), label)
         data = json.dumps(self.data(), ensure_ascii=False, separators=(",", ":"))
         data = html.escape(data, quote=False).replace("'", "&#39;")
         scale = ", ".join(_COLOURS)
@@ -476,7 +424,7 @@ class _Viewer:
 <fieldset hidden><legend>Look from</legend><div class="words"></div></fieldset>
 <p class="said" role="status" hidden></p>
 <ul class="keys" aria-label="Keys and their weights" hidden></ul>
-{_render_svg(rows, *names, f"Attention map: {where}")}
+{still}
 <p class="scale" aria-hidden="true">0<i
   style="background:linear-gradient(90deg, {scale})"></i>1</p>
 <noscript><p>Scripts are off: this is {where}.</p></noscript>
@@ -487,17 +435,20 @@ class _Viewer:
         Path(path).write_text(_PAGE.replace("BODY", self._repr_html_()), encoding="utf-8")
 
 
-def viewer(maps, kind="encoder", layer=0, head=0, row=0):
+def viewer(
+    maps: Maps | Iterable[Maps], kind: str = "encoder", layer: int = 0, head: int = 0, row: int = 0
+) -> _Viewer:
     """Look at attention interactively (Figures 3 to 5).
 
     Args:
-        maps: a `Maps`, or a list of them, all of one model.
-        kind: a key of `_KINDS`, shown first.
-        layer, head: shown first, counted from 0.
+        maps: of one sentence or several, all of one model.
+        kind: "encoder", "decoder" or "cross", shown first.
+        layer: shown first, counted from 0.
+        head: the same.
         row: the query chosen first.
 
     Returns:
-        a `_Viewer`, which notebooks display and `save` writes to a file.
+        what notebooks display, and its method `save(path)` writes to a file.
 
     Raises:
         ValueError: nothing to look at; or kind, layer, head or row is not there.
@@ -506,7 +457,7 @@ def viewer(maps, kind="encoder", layer=0, head=0, row=0):
     maps = [maps] if isinstance(maps, Maps) else list(maps)
     if not maps or not all(isinstance(m, Maps) for m in maps):
         error = TypeError if maps else ValueError
-        raise error("maps must be one `Maps` or more, as `_look` returns them")
+        raise error("maps must be one `Maps` or more")
     if kind not in _KINDS:
         raise ValueError(f"kind must be one of {', '.join(_KINDS)}, not {kind!r}")
     sizes = dict(zip(("layer", "head", "row"), maps[0].weights[kind].shape))
@@ -517,19 +468,7 @@ def viewer(maps, kind="encoder", layer=0, head=0, row=0):
 
 
 def _mass(maps, kind, relation):
-    """How much each head gives to the keys of a relation.
-
-    Args:
-        maps: list of `Maps`.
-        kind: a key of `_KINDS`.
-        relation: list of (sentence, query, keys), all counted from 0.
-
-    Returns:
-        (n, N, h), for the n queries of the relation.
-
-    Raises:
-        ValueError: there is no such kind; the relation is empty.
-    """
+    """How much each head gives to the keys of n (sentence, query, keys) of a relation, (n, N, h)."""
     if kind not in _KINDS:
         raise ValueError(f"kind must be one of {', '.join(_KINDS)}, not {kind!r}")
     if not relation:
@@ -541,17 +480,7 @@ def _mass(maps, kind, relation):
 
 
 def _position_share(maps, kind, relation):
-    """What each head would give to the same keys if it went by distance alone.
-
-    Args:
-        maps, kind, relation: as for `_mass`.
-
-    Returns:
-        (n, N, h): each head's mean weight at the distance of the keys, over all maps.
-
-    Raises:
-        ValueError: there is no such kind.
-    """
+    """What each head would give to the same keys if it went by distance alone, (n, N, h)."""
     if kind not in _KINDS:
         raise ValueError(f"kind must be one of {', '.join(_KINDS)}, not {kind!r}")
     wanted = {s - t for _, t, keys in relation for s in keys}
@@ -559,24 +488,16 @@ def _position_share(maps, kind, relation):
     for d in wanted:
         found = [m.weights[kind].diagonal(d, -2, -1) for m in maps]
         profile[d] = torch.cat(found, -1).mean(-1)  # (N, h)
-    rows = [sum(profile[s - t] for s in keys) for _, t, keys in relation]  # (N, h)
+    rows = [
+        torch.stack([profile[s - t] for s in keys]).sum(0) for _, t, keys in relation
+    ]  # (N, h)
     return torch.stack(rows)  # (n, N, h)
 
 
 def _interval(values, sentences, samples=1000, seed=0):
-    """The 95 % interval of a mean, by drawing sentences anew (the bootstrap of chapter 12).
+    """The 95 % interval of the mean of values, (n,), by the bootstrap of chapter 12.
 
-    Args:
-        values: (n,).
-        sentences: n numbers; values of one sentence are drawn together.
-        samples: how often to draw.
-        seed: the same seed gives the same interval.
-
-    Returns:
-        low, high.
-
-    Raises:
-        ValueError: values and sentences are not equally many, or none.
+    `sentences` are n numbers: values of one sentence are drawn together.
     """
     if len(values) != len(sentences) or not len(values):
         counts = f"{len(values)} and {len(sentences)}"
@@ -585,22 +506,14 @@ def _interval(values, sentences, samples=1000, seed=0):
     sums = torch.zeros(int(groups.max()) + 1).index_add_(0, groups, values.float())  # (G,)
     counts = groups.bincount().float()  # (G,)
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(
-        len(sums), (samples, len(sums)), generator=generator
-    )  # (samples, G)
+    G = len(sums)
+    drawn = torch.randint(G, (samples, G), generator=generator)  # (samples, G)
     means = sums[drawn].sum(1) / counts[drawn].sum(1)  # (samples,)
     return tuple(means.quantile(torch.tensor([0.025, 0.975])).tolist())
 
 
 def _subjects(example):
-    """The finite verbs of an example of the grammar, each with the head of its subject.
-
-    Args:
-        example: an `Example` of appendix F.
-
-    Returns:
-        list of (verb, noun or pronoun), by their places among the English words.
-    """
+    """The places of an `Example`'s finite verbs, each with that of its subject's noun or pronoun."""
     tags = re.findall(r"\((\S+) [^()]+\)", example.tree)
     found = []
     for verb, tag in enumerate(tags):
@@ -615,14 +528,7 @@ _MODALS = ("can", "must", "will")
 
 
 def _word_relations(example):
-    """What an encoder's head might look at for the sake of the words, not of their places.
-
-    Args:
-        example: an `Example` of appendix F.
-
-    Returns:
-        relation -> list of (query, keys).
-    """
+    """What an encoder's head might attend to for the words: relation -> list of (query, keys)."""
     words = list(enumerate(split_words(example.source.lower())))
     same = [(q, tuple(k for k, twin in words if twin == word and k != q))
             for q, word in words]
@@ -631,31 +537,30 @@ def _word_relations(example):
         found[f"subject of {name}"] = []
     found |= {"antecedent of it": [], "antecedent of others": []}
     for q, k in _subjects(example):
-        word = words[q][1]
-        name = "verbs in -s" if word.endswith("s") else "other verbs"
-        name = "can, must, will" if word in _MODALS else name
+        _, word = words[q]
+        name = "other verbs"
+        if word in _MODALS:
+            name = "can, must, will"
+        elif word.endswith("s"):
+            name = "verbs in -s"
         found[f"subject of {name}"].append((q, (k,)))
     for q, k in example.antecedents:
-        found[f"antecedent of {'it' if words[q][1] == 'it' else 'others'}"].append((q, (k,)))
+        _, word = words[q]
+        name = "it" if word == "it" else "others"
+        found[f"antecedent of {name}"].append((q, (k,)))
     return found
 
 
 def _relations(example):
-    """What a head might look at in an example of the grammar.
+    """What a head might attend to in an `Example`: (kind, relation) -> list of (query, keys).
 
-    Args:
-        example: an `Example` of appendix F.
-
-    Returns:
-        (kind, relation) -> list of (query, keys); the decoder's query t writes word t.
+    The decoder's query t writes word t.
     """
-    S, T = (
-        len(split_words(example.source)) + 1,
-        len(split_words(example.target)) + 1,
-    )  # with eos
-    linked = {
-        j: tuple(i for i, k in example.alignment if k == j) for _, j in example.alignment
-    }
+    S = len(split_words(example.source)) + 1  # with eos
+    T = len(split_words(example.target)) + 1
+    linked: dict[int, tuple] = {}
+    for i, j in example.alignment:
+        linked[j] = (*linked.get(j, ()), i)
     found = {
         ("encoder", "previous token"): [(q, (q - 1,)) for q in range(1, S)],
         ("encoder", "next token"): [(q, (q + 1,)) for q in range(S - 1)],
@@ -668,13 +573,14 @@ def _relations(example):
 
 
 @contextmanager
-def without_head(model, kind, layer, head):
+def without_head(model: Transformer, kind: str, layer: int, head: int) -> Iterator[None]:
     """Inside, one head of the model contributes nothing.
 
     Args:
-        model: a Transformer.
-        kind: a key of `_KINDS`.
-        layer, head: which one, counted from 0.
+        model: left as it was at the end.
+        kind: "encoder", "decoder" or "cross".
+        layer: counted from 0.
+        head: counted from 0.
 
     Raises:
         ValueError: there is no such head.
@@ -697,27 +603,29 @@ def without_head(model, kind, layer, head):
         handle.remove()
 
 
-def links(weights):
+def links(weights: Tensor) -> set[tuple[int, int]]:
     """Link each target word to the source word of the largest weight.
 
     Args:
         weights: (T, S), of words only.
 
     Returns:
-        set of (source, target).
+        (source, target) pairs.
     """
     return {(int(s), t) for t, s in enumerate(weights.argmax(-1))}
 
 
-def alignment_error(found, true):
+def alignment_error(
+    found: Sequence[Iterable[tuple[int, int]]], true: Sequence[Iterable[tuple[int, int]]]
+) -> float:
     """The alignment error rate of sentences together, all true links being sure ones.
 
     Args:
-        found: a set of (source, target) for each sentence.
+        found: the (source, target) links of each sentence.
         true: the same.
 
     Returns:
-        a float from 0, no error, to 1.
+        from 0, no error, to 1.
 
     Raises:
         ValueError: not equally many sentences, or no link at all.
@@ -725,7 +633,8 @@ def alignment_error(found, true):
     if len(found) != len(true):
         numbers = f"{len(found)} and {len(true)}"
         raise ValueError(f"found and true must be of equally many sentences, not {numbers}")
-    made = sum(len(a) + len(g) for a, g in zip(found, true))
+    pairs = [(set(a), set(g)) for a, g in zip(found, true)]
+    made = sum(len(a) + len(g) for a, g in pairs)
     if not made:
         raise ValueError("found and true must have at least one link, not none")
-    return 1 - 2 * sum(len(set(a) & set(g)) for a, g in zip(found, true)) / made
+    return 1 - 2 * sum(len(a & g) for a, g in pairs) / made

@@ -8,16 +8,19 @@ import lzma
 import os
 import re
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor, nn
 
 from annotated.corpora import _Download, _Published, _verified
 from annotated.data import Words, pad_batch
 from annotated.decoding import _select, _widen, greedy
 from annotated.files import read_file
+from annotated.transformer import Transformer
 
 __all__ = [
     "linearize",
@@ -35,18 +38,12 @@ __all__ = [
 
 
 def _closed(parts):
-    """Make a tree of what stood between two brackets.
+    """Make a tree, (label, child, ...), of the strings and trees between two brackets.
 
-    Args:
-        parts: strings and trees.
-
-    Returns:
-        (label, child, ...); words of one part of speech become one, with _ between them.
-
-    Raises:
-        ValueError: there is nothing, or words and trees are mixed.
+    Words of one part of speech become one word, with _ between them.
     """
-    label, *children = parts if parts and isinstance(parts[0], str) else ["", *parts]
+    labelled = parts and isinstance(parts[0], str)
+    label, *children = parts if labelled else ["", *parts]
     words = [isinstance(child, str) for child in children]
     if not children or (any(words) and not all(words)):
         what = "words beside trees" if children else "nothing"
@@ -55,20 +52,11 @@ def _closed(parts):
 
 
 def _parse_brackets(text, name="text"):
-    """Read trees written in Penn brackets.
+    """Read the trees of a text in Penn brackets, as a list of (label, child, ...).
 
-    Args:
-        text: any number of trees, white space wherever it stands.
-        name: what the text is called in an error.
-
-    Returns:
-        list of (label, child, ...): children are such tuples, or of a part of speech
-        one word.
-
-    Raises:
-        ValueError: brackets do not match, or a word stands where none may; names the line.
+    A child is such a tuple, or of a part of speech one word; errors say `name` and the line.
     """
-    stack = [[]]
+    stack: list[list] = [[]]
     for match in re.finditer(r"[()]|[^\s()]+", text):
         try:
             if match[0] != "(" and len(stack) == 1:
@@ -90,14 +78,7 @@ def _parse_brackets(text, name="text"):
 
 
 def _write_tree(tree):
-    """Write a tree in Penn brackets.
-
-    Args:
-        tree: as `_parse_brackets` returns them.
-
-    Returns:
-        a string.
-    """
+    """Write a tree, as `_parse_brackets` returns them, in Penn brackets."""
     children = (child if isinstance(child, str) else _write_tree(child) for child in tree[1:])
     return f"({tree[0]} {' '.join(children)})"
 
@@ -105,14 +86,14 @@ def _write_tree(tree):
 _ROOTS = ("", "TOP", "ROOT", "S1")  # what treebanks put around a sentence's tree
 
 
-def linearize(tree):
+def linearize(tree: str) -> list[str]:
     """Write a tree as a sequence of symbols, without its words and parts of speech (section 6.3).
 
     Args:
-        tree: a bracketed string; ROOTS around it are left out.
+        tree: in Penn brackets; brackets around the whole sentence, such as TOP, are left out.
 
     Returns:
-        list of symbols: "(NP" opens a constituent, ")" closes one, "*" stands for a word.
+        "(NP" opens a constituent, ")" closes one, "*" stands for a word.
 
     Raises:
         ValueError: `tree` is not a tree in brackets.
@@ -127,36 +108,33 @@ def linearize(tree):
 
 
 def _by_word(symbols):
-    """Join symbols to one token a word: what opens before it, the word, what closes after it.
-
-    Args:
-        symbols: list of strings, as `linearize` returns them.
-
-    Returns:
-        list of strings such as "(S(NP*" and "*))", as many as there are words.
-    """
+    """Join the symbols of `linearize` to one token a word, such as "(S(NP*" or "*))"."""
     return re.findall(r"[^*]*\*\)*", "".join(symbols))
 
 
-def delinearize(symbols, words, tags=None):
+def delinearize(
+    symbols: Iterable[str], words: Iterable[str], tags: Iterable[str] | None = None
+) -> str:
     """Make a tree of a sequence of symbols and the words.
 
     Args:
-        symbols: as `linearize` or `_by_word` returns them.
-        words: list of strings, one for each "*".
+        symbols: of `linearize`, one by one or joined to a token a word.
+        words: one for each "*".
         tags: their parts of speech; XX by default.
 
     Returns:
-        a bracketed string; several trees side by side get TOP around them.
+        the tree in Penn brackets; several trees side by side get TOP around them.
 
     Raises:
         ValueError: the symbols are not a tree over these words; says what is wrong.
     """
-    text, words = "".join(symbols), list(words)
+    words = list(words)
+    text = "".join(symbols)
     parts = re.findall(r"\([^()*]+|\*|\)", text)
     if "".join(parts) != text:
         raise ValueError(f"symbols must be such as '(NP', '*' and ')', got {text[:60]!r}")
-    if (stars := parts.count("*")) != len(words):
+    stars = parts.count("*")
+    if stars != len(words):
         raise ValueError(f"symbols stand for {stars} words, and there are {len(words)}")
     if not words:
         raise ValueError("there are no words, and a tree holds at least one")
@@ -167,14 +145,7 @@ def delinearize(symbols, words, tags=None):
 
 
 def _leaves(tree):
-    """The words of a tree and their parts of speech.
-
-    Args:
-        tree: (label, child, ...), or the same as a bracketed string.
-
-    Returns:
-        list of (part of speech, word), from left to right.
-    """
+    """The (part of speech, word) pairs of a tree, given as a tuple or as a string."""
     if isinstance(tree, str):
         return [leaf for t in _parse_brackets(tree) for leaf in _leaves(t)]
     if isinstance(tree[1], str):
@@ -183,55 +154,46 @@ def _leaves(tree):
 
 
 def _words_of(tree):
-    """The words of a bracketed string.
-
-    Args:
-        tree: a bracketed string.
-
-    Returns:
-        list of strings.
-    """
+    """The words of a bracketed string."""
     return [word for _, word in _leaves(tree)]
 
 
 def _attempt(symbols, words):
-    """The tree that symbols stand for, or None where they stand for none.
-
-    Args:
-        symbols: see `delinearize`.
-        words: the sentence.
-
-    Returns:
-        a bracketed string or None.
-    """
+    """The tree that symbols stand for, as `delinearize` makes it, or None."""
     try:
         return delinearize(symbols, words)
     except ValueError:
         return None
 
 
-def repair(symbols, n):
+def repair(symbols: Iterable[str], n: int) -> list[str]:
     """Make a well-formed sequence of any: drop what does not fit, close what is open.
 
     Args:
-        symbols: as `linearize` or `_by_word` returns them, in any order and number.
+        symbols: as for `delinearize`, in any order and number.
         n: how many words there are.
 
     Returns:
-        list of symbols for n words; missing words are put at the end.
+        symbols for n words; missing words are put at the end.
     """
-    made, depth, seen = [], 0, 0
+    made: list[str] = []
+    depth = 0  # brackets that are open
+    seen = 0  # words so far
     for part in re.findall(r"\([^()*]+|\*|\)", "".join(symbols)):
-        if part == "*" and seen == n or part == ")" and not depth:
+        if part == "*" and seen == n or part == ")" and depth == 0:
             continue
         if part == ")" and made[-1].startswith("("):  # nothing is in it
             made.pop()
         else:
             made.append(part)
-        seen, depth = seen + (part == "*"), depth + (part[0] == "(") - (part == ")")
+        if part == "*":
+            seen += 1
+        else:
+            depth += 1 if part[0] == "(" else -1
     made += ["*"] * (n - seen)
     while made and made[-1].startswith("("):
-        made, depth = made[:-1], depth - 1
+        made.pop()
+        depth -= 1
     return made + [")"] * depth
 
 
@@ -242,45 +204,35 @@ _SAME = {"PRT": "ADVP"}  # labels that EVALB's COLLINS.prm takes for one another
 
 
 def _spans(tree, skip=()):
-    """The labelled constituents of a tree, as EVALB counts them.
+    """The constituents (label, first word, end) of a tree, as EVALB counts them, in a `Counter`.
 
-    Args:
-        tree: (label, child, ...).
-        skip: numbers of the words that do not count, punctuation.
-
-    Returns:
-        `Counter` of (label, first word, end), words numbered without the skipped ones.
+    Words are numbered without those to skip, punctuation.
     """
-    found, seen = Counter(), [0, 0]  # words, and words that count
+    found: Counter = Counter()
+    passed = 0
+    counted = 0
 
     def visit(node):
-        begin = seen[1]
+        nonlocal passed, counted
+        begin = counted
         if isinstance(node[1], str):
-            seen[1] += seen[0] not in skip
-            seen[0] += 1
+            counted += passed not in skip
+            passed += 1
             return
         for child in node[1:]:
             visit(child)
-        if node[0] not in _ROOTS and seen[1] > begin:
-            found[_SAME.get(node[0], node[0]), begin, seen[1]] += 1
+        if node[0] not in _ROOTS and counted > begin:
+            label = _SAME.get(node[0], node[0])
+            found[label, begin, counted] += 1
 
     visit(tree)
     return found
 
 
 def _matched(gold, predicted):
-    """Compare a predicted tree with the right one.
+    """Count the constituents that are right, that were predicted, and that there are.
 
-    Args:
-        gold: a bracketed string.
-        predicted: another; or None, or anything that is not one tree over the same words.
-
-    Returns:
-        constituents that are right, that were predicted, that there are; the first two
-        are 0 for what is not such a tree.
-
-    Raises:
-        ValueError: `gold` is not one tree.
+    The first two are 0 where `predicted` is not one tree over the same words.
     """
     trees = _parse_brackets(gold, "gold")
     if len(trees) != 1:
@@ -307,19 +259,19 @@ class _BracketScore(NamedTuple):
     f1: float
 
 
-def bracket_f1(gold, predicted):
+def bracket_f1(gold: Sequence[str], predicted: Sequence[str | None]) -> _BracketScore:
     """Labelled bracket precision, recall and F1, as EVALB counts (section 6.3, Table 4).
 
-    Not counted: parts of speech, brackets around a sentence (ROOTS), words whose part of
-    speech in the right tree is punctuation. A prediction that is no tree over the same
+    Not counted: parts of speech, brackets around a sentence such as TOP, words whose part
+    of speech in the right tree is punctuation. A prediction that is no tree over the same
     words counts as one without any bracket.
 
     Args:
-        gold: list of bracketed strings.
+        gold: trees in Penn brackets.
         predicted: as many; None stands for no tree.
 
     Returns:
-        a `_BracketScore`: (precision, recall, F1), in percent, over all sentences together.
+        (precision, recall, f1), in percent, over all sentences together.
 
     Raises:
         TypeError: one string is given instead of a list.
@@ -340,15 +292,8 @@ def bracket_f1(gold, predicted):
 
 
 def _cleaned(tree):
-    """Drop empty nodes, function tags and indices; unary chains stay.
-
-    Args:
-        tree: (label, child, ...).
-
-    Returns:
-        a tree, or None where nothing but empty nodes was in it.
-    """
-    label, children = tree[0], tree[1:]
+    """Drop empty nodes, function tags and indices; None where only empty nodes were."""
+    label, *children = tree
     if label == "-NONE-":
         return None
     if isinstance(children[0], str):
@@ -359,32 +304,14 @@ def _cleaned(tree):
 
 
 def _unwrapped(tree):
-    """Take off the brackets around a sentence's tree; around several trees they become TOP.
-
-    Args:
-        tree: (label, child, ...).
-
-    Returns:
-        a tree.
-    """
+    """Take off the brackets around a sentence's tree; around several trees they become TOP."""
     while tree[0] in _ROOTS and len(tree) == 2 and not isinstance(tree[1], str):
         tree = tree[1]
     return ("TOP", *tree[1:]) if tree[0] in _ROOTS else tree
 
 
 def _trees_in(text, name="text"):
-    """Clean the trees of a text.
-
-    Args:
-        text: trees in Penn brackets.
-        name: what the text is called in an error.
-
-    Returns:
-        list of bracketed strings; a tree of nothing but empty nodes is left out.
-
-    Raises:
-        ValueError: see `_parse_brackets`; or there is no tree.
-    """
+    """The trees of a text, cleaned, as bracketed strings; those of empty nodes only left out."""
     trees = [_unwrapped(tree) for tree in map(_cleaned, _parse_brackets(text, name)) if tree]
     if not trees:
         raise ValueError(f"{name} holds no tree: "
@@ -393,21 +320,14 @@ def _trees_in(text, name="text"):
 
 
 def _unpacked(content, name):
-    """The text of a file, unpacked where its name ends in .gz or .xz.
-
-    Args:
-        content: bytes.
-        name: of the file.
-
-    Returns:
-        a string.
-
-    Raises:
-        ValueError: it cannot be unpacked, or is not UTF-8.
-    """
-    kinds = {".gz": gzip.decompress, ".xz": lzma.decompress}
+    """The text of a file's content, unpacked where its name ends in .gz or .xz."""
+    ending = Path(name).suffix.lower()
     try:
-        return kinds.get(Path(name).suffix.lower(), bytes)(content).decode("utf-8-sig")
+        if ending == ".gz":
+            content = gzip.decompress(content)
+        elif ending == ".xz":
+            content = lzma.decompress(content)
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(f"{name} is not UTF-8 text: convert it to UTF-8") from None
     except (OSError, EOFError, lzma.LZMAError) as error:
@@ -417,7 +337,7 @@ def _unpacked(content, name):
 _TREE_FILES = re.compile(r"\.(mrg|tree|trees|parse|ptb|txt)(\.gz|\.xz)?$", re.IGNORECASE)
 
 
-def read_trees(path):
+def read_trees(path: Path | str) -> list[str]:
     """Read a treebank in Penn brackets, without empty nodes, function tags and indices.
 
     Args:
@@ -425,8 +345,7 @@ def read_trees(path):
             .tree, .trees, .parse, .ptb or .txt, and the same packed as .gz or .xz.
 
     Returns:
-        list of bracketed strings, one a sentence; brackets around a whole sentence, ROOTS,
-        are taken off.
+        a tree a sentence; brackets around a whole sentence, such as TOP, are taken off.
 
     Raises:
         ValueError: nothing is there, or a file cannot be read, or is no treebank; names file
@@ -445,17 +364,7 @@ def read_trees(path):
 
 
 def _treebank(name, repository, licence, table):
-    """Describe a treebank's files.
-
-    Args:
-        name: of its folder.
-        repository: where its publishers keep it.
-        licence: what may be done with it, in a sentence.
-        table: lines of part, size and sha256.
-
-    Returns:
-        a `_Published`.
-    """
+    """Describe a treebank's files; each line of the table is a part, its size and its sha256."""
     rows = [line.split() for line in table.strip().splitlines()]
     files = [_Download(f"{name}/{part}.mrg.xz", repository, int(size), sha)
              for part, size, sha in rows]
@@ -486,14 +395,11 @@ TREEBANKS = {
 }
 
 
-def load_treebank(name):
+def load_treebank(name: str) -> dict[str, list[str]]:
     """Read a treebank of `TREEBANKS` from the folder that ANNOTATED_DATA names.
 
-    Args:
-        name: a key of `TREEBANKS`.
-
     Returns:
-        part ("train", "dev", "test") -> list of bracketed strings.
+        the trees, in Penn brackets, of each part ("train", "dev", "test").
 
     Raises:
         ValueError: the name is unknown; that variable of the environment is not set; a file
@@ -501,7 +407,8 @@ def load_treebank(name):
     """
     if name not in TREEBANKS:
         raise ValueError(f"name={name!r} is no treebank; there are {', '.join(TREEBANKS)}")
-    published, folder = TREEBANKS[name], os.environ.get("ANNOTATED_DATA")
+    published = TREEBANKS[name]
+    folder = os.environ.get("ANNOTATED_DATA")
     if not folder:
         file = published.files[0]
         raise ValueError(f"{name} is not fetched, its publishers keep it in another form "
@@ -511,14 +418,7 @@ def load_treebank(name):
 
 
 def _common_labels(trees):
-    """The commonest label of a whole sentence, and of a constituent within one.
-
-    Args:
-        trees: list of bracketed strings.
-
-    Returns:
-        two labels.
-    """
+    """The commonest label of a whole sentence, and of a constituent within one."""
     sequences = [[symbol[1:] for symbol in linearize(tree) if symbol[0] == "("]
                  for tree in trees]
     roots = Counter(labels[0] for labels in sequences if labels)
@@ -526,16 +426,13 @@ def _common_labels(trees):
     return roots.most_common(1)[0][0], inner.most_common(1)[0][0]
 
 
-def right_branching(words, root="S", label="NP"):
+def right_branching(words: Sequence[str], root: str = "S", label: str = "NP") -> str:
     """The tree in which everything from a word to the end is a constituent.
 
     Args:
-        words: list of strings.
+        words: of the sentence.
         root: label of the whole.
         label: of all the others, which hold two words or more.
-
-    Returns:
-        a bracketed string.
 
     Raises:
         ValueError: there is no word.
@@ -548,15 +445,7 @@ def right_branching(words, root="S", label="NP"):
 
 
 def _signature(word):
-    """The shape of a word, by which words that are too rare to be learned are told apart.
-
-    Args:
-        word: a string.
-
-    Returns:
-        a string such as "<a:ing>": capital, small letter, digit, hyphen, other marks, and
-        the end of a longer word.
-    """
+    """The shape of a word, such as "<a:ing>": the kinds of its characters and a long word's end."""
     marks = (("A", "[A-Z]"), ("a", "[a-z]"), ("0", "[0-9]"), ("-", "[-–/]"),
              (".", "[^\\w\\s/–-]"))
     shape = "".join(mark for mark, pattern in marks if re.search(pattern, word))
@@ -565,14 +454,7 @@ def _signature(word):
 
 
 def _deepest(trees):
-    """The greatest number of constituents, one in the other, in any of the trees.
-
-    Args:
-        trees: list of bracketed strings.
-
-    Returns:
-        an int.
-    """
+    """The greatest number of constituents, one in the other, in any of the trees."""
     most = 0
     for tree in trees:
         depth = 0
@@ -583,19 +465,10 @@ def _deepest(trees):
 
 
 def _vocabularies(trees, least=1):
-    """Make the two vocabularies of a parser from its training trees.
-
-    Args:
-        trees: list of bracketed strings.
-        least: how often a word must occur to have a place of its own; shapes of rarer ones
-            that occur as often have one too.
-
-    Returns:
-        `Words` of the words, and `Words` of the tokens that `_by_word` makes of the trees.
-    """
+    """The vocabularies of words and shapes that occur `least` times, and of `_by_word`'s tokens."""
     counts = Counter(word for tree in trees for word in _words_of(tree))
     known = {word for word, count in counts.items() if count >= least}
-    shapes = Counter()
+    shapes: Counter[str] = Counter()
     for word in counts.keys() - known:
         shapes[_signature(word)] += counts[word]
     known |= {shape for shape, count in shapes.items() if count >= least}
@@ -606,30 +479,13 @@ def _vocabularies(trees, least=1):
 
 
 def _encode_words(words, vocabulary):
-    """Turn words into identifiers, a word that is not in the vocabulary into that of its shape.
-
-    Args:
-        words: list of strings.
-        vocabulary: the first of `_vocabularies`.
-
-    Returns:
-        list of identifiers, eos last.
-    """
+    """Identifiers of words, eos last; a word that is not in the vocabulary has its shape's."""
     ids = vocabulary.ids
     return [*(ids.get(word, ids.get(_signature(word), 3)) for word in words), 2]
 
 
 def _encode_tree(tree, words, tokens):
-    """Turn a tree into what the model reads and what it is to write.
-
-    Args:
-        tree: a bracketed string.
-        words, tokens: the two `_vocabularies`.
-
-    Returns:
-        two lists of identifiers, eos last, of equal length; a token that is not in the
-        vocabulary becomes unk.
-    """
+    """The identifiers that the model reads of a tree, and as many that it is to write, eos last."""
     wanted = [tokens.ids.get(token, 3) for token in _by_word(linearize(tree))]
     return _encode_words(_words_of(tree), words), [*wanted, 2]
 
@@ -644,9 +500,9 @@ class _Budget:
         left: words still to come, (R,).
     """
 
-    state: object
-    depth: torch.Tensor
-    left: torch.Tensor
+    state: Any
+    depth: Tensor
+    left: Tensor
 
     def select(self, rows):
         """Go on with hypotheses `rows`, (R',)."""
@@ -655,7 +511,8 @@ class _Budget:
     def repeat(self, k):
         """k hypotheses in the place of each one."""
         rows = torch.arange(len(self.depth), device=self.depth.device)
-        depth, left = (x.repeat_interleave(k) for x in (self.depth, self.left))  # (R * k,)
+        depth = self.depth.repeat_interleave(k)  # (R * k,)
+        left = self.left.repeat_interleave(k)  # (R * k,)
         return _Budget(_widen(self.state, rows, k), depth, left)
 
 
@@ -664,11 +521,12 @@ class WellFormed:
 
     Args:
         model: anything with `start`, `step` and `config`, whose sources are words and eos.
-        tokens: the vocabulary of its outputs, see `_vocabularies`.
+        tokens: the vocabulary of its outputs, each a word with the brackets around its "*".
     """
 
-    def __init__(self, model, tokens):
-        self.model, self.config = model, model.config
+    def __init__(self, model: Any, tokens: Words):
+        self.model = model
+        self.config = model.config
         device = next(model.parameters()).device
         rises = [word.count("(") - word.count(")") for word in tokens.words]
         self.rise = torch.tensor(rises, device=device)  # (vocab,)
@@ -677,24 +535,24 @@ class WellFormed:
         self.most = max(word.count(")") for word in tokens.words)
 
     @property
-    def training(self):
+    def training(self) -> bool:
         """As of the model."""
         return self.model.training
 
-    def train(self, mode=True):
+    def train(self, mode: bool = True) -> nn.Module:
         """As of the model."""
         return self.model.train(mode)
 
-    def eval(self):
+    def eval(self) -> nn.Module:
         """As of the model."""
         return self.model.eval()
 
-    def start(self, source):
+    def start(self, source: Tensor) -> _Budget:
         """State before the first token; source (B, S)."""
         left = (source != self.config.pad).sum(1) - 1  # (B,)
         return _Budget(self.model.start(source), torch.zeros_like(left), left)
 
-    def step(self, ids, state):
+    def step(self, ids: Tensor, state: _Budget) -> tuple[Tensor, _Budget]:
         """Logits (R, vocab), -inf where no tree goes on, and the state after ids, (R,)."""
         logits, inner = self.model.step(ids, state.state)  # (R, vocab)
         depth = state.depth + self.rise[ids]  # (R,)
@@ -702,9 +560,10 @@ class WellFormed:
         logits = logits.masked_fill(~self.allowed(depth, left), -torch.inf)
         return logits, _Budget(inner, depth, left)
 
-    def allowed(self, depth, left):
-        """Which tokens may come next, (R, vocab)."""
-        after, left = depth[:, None] + self.rise, left[:, None]  # (R, vocab), (R, 1)
+    def allowed(self, depth: Tensor, left: Tensor) -> Tensor:
+        """Which tokens may come next, (R, vocab), by the open brackets and words left, (R,)."""
+        after = depth[:, None] + self.rise  # (R, vocab)
+        left = left[:, None]  # (R, 1)
         inside = (after >= 1) & (after <= self.most)  # one token can close what is open
         goes_on = torch.where(left > 1, inside, after == 0)  # (R, vocab)
         fits = self.word & goes_on & (left > 0)  # (R, vocab)
@@ -712,25 +571,30 @@ class WellFormed:
         return fits
 
 
-def parse_words(model, sentences, words, tokens, search=greedy, size=4000):
-    """Parse sentences.
+def parse_words(
+    model: Any, sentences: Sequence[Sequence[str]], words: Words, tokens: Words,
+    search: Callable = greedy, size: int = 4000,
+) -> list[list[str]]:
+    """Parse sentences (section 6.3).
 
     Args:
         model: a trained one, or a `WellFormed`.
-        sentences: lists of words.
-        words, tokens: the two `_vocabularies`.
+        sentences: the words of each.
+        words: the vocabulary of the source.
+        tokens: that of the outputs, see `WellFormed`.
         search: f(model, source) -> lists of identifiers.
         size: words of a batch, padding counted.
 
     Returns:
-        as many lists of tokens, in the same order, for `delinearize`, `_attempt` or `repair`.
+        the tokens of each sentence, for `delinearize` or `repair`.
     """
     device = next(getattr(model, "model", model).parameters()).device
     order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]), reverse=True)
     found = {}
     while order:
         rows = max(1, size // (len(sentences[order[0]]) + 1))
-        batch, order = order[:rows], order[rows:]
+        batch = order[:rows]
+        order = order[rows:]
         source = pad_batch([_encode_words(sentences[i], words) for i in batch])  # (B, S)
         for i, ids in zip(batch, search(model, source.to(device)), strict=True):
             found[i] = [tokens.words[k] for k in ids if k != model.config.eos]
@@ -738,20 +602,18 @@ def parse_words(model, sentences, words, tokens, search=greedy, size=4000):
 
 
 @torch.no_grad()
-def init_cross_attention_diagonal(model, gain=2.0):
+def init_cross_attention_diagonal(model: Transformer, gain: float = 2.0) -> Transformer:
     """Start the decoder looking at the source position that has its own number.
 
     Where each position has a vector unlike the others', equal projections for queries and
     keys make a position's score greatest with its like. Later training changes them freely.
 
     Args:
-        model: a new `Transformer`; its weights are changed.
+        model: a new one, changed in place and returned.
         gain: a factor on the queries' projection, and on the keys'.
-
-    Returns:
-        the model.
     """
-    for layer in model.decoder.layers:
+    layers: Iterable[Any] = model.decoder.layers
+    for layer in layers:
         attention = layer.cross_attention
         attention.W_Q.weight.mul_(gain)
         attention.W_K.weight.copy_(attention.W_Q.weight)

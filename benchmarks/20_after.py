@@ -176,11 +176,11 @@ def one_change(config, text, held_out, change, warmup, options, seed):
     losses = _learn(model, loss, options.steps, options.rate, warmup)
     with _evaluating(model):
         measured = causal_loss(model, held_out).item()
-        _, state = model.step(held_out[:1, :8], model.start(1))
+        _, caches = model.step(held_out[:1, :8], model.start(1))
     return {
         "validation": round(measured, 4) if math.isfinite(measured) else None,
         "training": round(sum(losses[-50:]) / 50, 4), "parameters": sum(p.numel() for p in model.parameters()),
-        "cache_bytes_a_token": sum(x.numel() * x.element_size() for layer in state for x in layer) // 8,
+        "cache_bytes_a_token": sum(cache.K.nbytes + cache.V.nbytes for cache in caches) // 8,
         "seconds": round(time.perf_counter() - began, 1)}
 
 

@@ -197,19 +197,20 @@ def test_a_masked_model_sees_both_sides_and_no_padding():
 @pytest.mark.parametrize("cuts", [(1,) * 9, (9,), (2, 1, 4, 1, 1)])
 def test_cached_steps_equal_the_whole(names, cuts):
     model, ids = changed(names), sentences(2, 9)
-    state, parts = model.start(2), []
-    for rest in ids.split(cuts, 1):
-        logits, state = model.step(rest, state)
+    caches = model.start(2)
+    parts = []
+    for part in ids.split(cuts, 1):
+        logits, caches = model.step(part, caches)
         parts.append(logits)
     torch.testing.assert_close(torch.cat(parts, 1), model(ids))
-    assert all(x.shape[2] == 9 for layer in state for x in layer)
+    assert all(cache.K.shape[2] == cache.V.shape[2] == 9 for cache in caches)
 
 
 def test_a_step_leaves_the_old_state_valid():
     model, ids = changed([]), sentences(2, 4)
-    _, state = model.step(ids[:, :2], model.start(2))
-    one, two = (model.step(ids[:, 2:], state)[0] for _ in range(2))
-    assert torch.equal(one, two) and state[0][0].shape[2] == 2
+    _, caches = model.step(ids[:, :2], model.start(2))
+    one, two = (model.step(ids[:, 2:], caches)[0] for _ in range(2))
+    assert torch.equal(one, two) and caches[0].K.shape[2] == 2
 
 
 @pytest.mark.parametrize("bad, error", [(torch.ones(3), TypeError), (torch.ones(3, dtype=torch.long), ValueError),
@@ -527,8 +528,8 @@ def test_groups_must_divide_the_heads(groups):
 def test_the_cache_shrinks_with_the_groups(groups):
     model = changed([])
     _grouped_queries(model, groups)
-    _, state = model.double().step(sentences(2, 5), model.start(2))
-    assert all(x.shape == (2, groups, 5, 4) for layer in state for x in layer)
+    _, caches = model.double().step(sentences(2, 5), model.start(2))
+    assert all(cache.K.shape == cache.V.shape == (2, groups, 5, 4) for cache in caches)
     assert model.encoder.layers[0].self_attention.attention is scaled_dot_product_attention
 
 

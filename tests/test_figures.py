@@ -385,7 +385,7 @@ def test_the_still_figure_draws_every_weight_once():
 
 @pytest.mark.parametrize("given, error, message", [
     (([],), ValueError, "one `Maps` or more"),
-    ((["a sentence"],), TypeError, "as `look` returns them"),
+    ((["a sentence"],), TypeError, "maps must be one `Maps` or more"),
     ((maps(), "self"), ValueError, "kind must be one of"),
     ((maps(), "encoder", N), ValueError, "layer must lie in 0..2, not 3"),
     ((maps(), "encoder", 0, -1), ValueError, "head must lie in 0..1, not -1"),

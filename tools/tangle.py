@@ -32,9 +32,6 @@ PACKED_ALLOWED = {
     "04-multihead",
     "05-layers",
     "07-transformer",
-    "18-parsing",
-    "19-figures",
-    "20-after",
     "21-real-weights",
 }
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
