@@ -6,10 +6,12 @@ Generated from book/21-real-weights.md by tools/tangle.py: edit the chapter, not
 import math
 import re
 import warnings
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -36,28 +38,27 @@ __all__ = [
 
 
 def _torch_pairs(layer, other):
-    """Which of our parameters make which of a torch layer's (section 3.1).
+    """For a layer of ours and one of torch's: lists of our parameters, and torch's one.
 
-    Args:
-        layer: an EncoderLayer or a DecoderLayer.
-        other: a layer of `nn.Transformer`.
-
-    Yields:
-        (list of our parameters, torch's one that holds them side by side).
+    The tensors of a list stand side by side in torch's (section 3.1).
     """
     names = {"self_attention": "self_attn", "cross_attention": "multihead_attn"}
     for mine, name in names.items():
-        a, b = getattr(layer, mine, None), getattr(other, name, None)
+        a = getattr(layer, mine, None)
+        b = getattr(other, name, None)
         for kind in ("weight", "bias") if a else ():
             three = [getattr(W, kind) for W in (a.W_Q, a.W_K, a.W_V)]
             yield three, getattr(b, f"in_proj_{kind}")
             yield [getattr(a.W_O, kind)], getattr(b.out_proj, kind)
     for mine, name in (("W_1", "linear1"), ("W_2", "linear2")):
-        a, b = getattr(layer.feed_forward, mine), getattr(other, name)
-        yield from (([a.weight], b.weight), ([a.bias], b.bias))
+        a = getattr(layer.feed_forward, mine)
+        b = getattr(other, name)
+        yield [a.weight], b.weight
+        yield [a.bias], b.bias
     for i, residual in enumerate(layer.add_norm, 1):
         norm = getattr(other, f"norm{i}")
-        yield from (([residual.norm.gain], norm.weight), ([residual.norm.bias], norm.bias))
+        yield [residual.norm.gain], norm.weight
+        yield [residual.norm.bias], norm.bias
 
 
 def _both_stacks(model, theirs):
@@ -70,14 +71,10 @@ def _both_stacks(model, theirs):
             yield [ours.norm.bias], other.norm.bias
 
 
-def to_torch(model):
-    """The two stacks of a Transformer as an `nn.Transformer`, which has no embeddings.
+def to_torch(model: Transformer) -> nn.Transformer:
+    """The two stacks of a model as torch's, batch first, which has no embeddings.
 
-    Args:
-        model: a Transformer.
-
-    Returns:
-        the `nn.Transformer`, batch first, in the same mode, with copies of the weights.
+    The weights are copies; training or evaluation mode is as in the model.
 
     Raises:
         ValueError: h * d_k or h * d_v is not d_model, which torch cannot have.
@@ -91,7 +88,8 @@ def to_torch(model):
             c.d_model, c.h, c.N, c.decoder_layers, c.d_ff, c.P_drop, ACTIVATIONS[c.activation],
             layer_norm_eps=c.eps_norm, batch_first=True, norm_first=c.norm == "pre")
     if not c.last_norm:
-        theirs.encoder.norm = theirs.decoder.norm = None
+        theirs.encoder.norm = None
+        theirs.decoder.norm = None
     for part in theirs.modules():
         if isinstance(part, nn.MultiheadAttention):
             part.dropout = c.P_drop_attention
@@ -110,7 +108,9 @@ def _unless_equal(decoder, encoder):
 
 def _torch_choices(theirs):
     """What an `nn.Transformer` says of itself, as fields of a Config; see `from_torch`."""
-    encoder, decoder, layer = theirs.encoder, theirs.decoder, theirs.encoder.layers[0]
+    encoder, decoder = theirs.encoder, theirs.decoder
+    layer = encoder.layers[0]
+    depth = len(encoder.layers)
     names = {f: name for name, f in ACTIVATIONS.items()} | {F.relu: "relu"}
     if layer.linear1.bias is None or (encoder.norm is None) != (decoder.norm is None):
         what = "biases, and a norm at the end of both stacks or of none"
@@ -119,7 +119,7 @@ def _torch_choices(theirs):
         known = ", ".join(ACTIVATIONS)
         raise ValueError(f"theirs must have one of {known}, got {layer.activation}")
     return {
-        "N": len(encoder.layers), "N_decoder": _unless_equal(len(decoder.layers), len(encoder.layers)),
+        "N": depth, "N_decoder": _unless_equal(len(decoder.layers), depth),
         "d_model": theirs.d_model, "h": theirs.nhead,
         "d_ff": layer.linear1.out_features, "activation": names[layer.activation],
         "norm": "pre" if layer.norm_first else "post", "bias": True,
@@ -129,16 +129,13 @@ def _torch_choices(theirs):
     }
 
 
-def from_torch(theirs, vocab, **fields):
-    """A Transformer with the weights of an `nn.Transformer`; its embeddings are new.
+def from_torch(theirs: nn.Transformer, vocab: int, **fields: Any) -> Transformer:
+    """A model with copies of the weights of torch's; its embeddings are new.
 
     Args:
-        theirs: an `nn.Transformer`.
+        theirs: in training or evaluation mode, which stays.
         vocab: number of tokens, about which torch's module knows nothing.
         fields: further fields of Config, such as pad or positions.
-
-    Returns:
-        the Transformer, in the same mode, with copies of the weights.
 
     Raises:
         TypeError: theirs is another module.
@@ -172,15 +169,7 @@ _MARIAN_NAMES = {
 
 
 def _marian_name(name, shared=True):
-    """What `transformers` calls one of our parameters.
-
-    Args:
-        name: of a parameter of a Transformer.
-        shared: whether one matrix embeds both languages; it then has one name.
-
-    Returns:
-        the name of the tensor in a MarianMT folder.
-    """
+    """What `transformers` calls a parameter of ours; a shared embedding has one name."""
     if shared and name.endswith("embedding.weight"):
         return "model.shared.weight"
     last = 1 if name.startswith("encoder") else 2
@@ -192,7 +181,8 @@ def _marian_name(name, shared=True):
 
 def _feature_order(d_model):
     """Our features in Marian's order: those that carry sines, then those with cosines."""
-    even, odd = torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)
+    even = torch.arange(0, d_model, 2)
+    odd = torch.arange(1, d_model, 2)
     return torch.cat([even, odd])  # (d_model,)
 
 
@@ -221,14 +211,7 @@ _MARIAN_FIELDS = {
 
 
 def _marian_config(about, unk=1):
-    """The Config that a Marian config.json describes.
-
-    Args:
-        about: what config.json holds.
-        unk: the identifier of unknown pieces, which only the vocabulary tells.
-
-    Returns:
-        a Config.
+    """The Config that a Marian config.json describes; unk is known to the vocabulary only.
 
     Raises:
         ValueError: the file is of another architecture, incomplete, or has no counterpart.
@@ -275,18 +258,13 @@ def _read_weights(folder):
 
 
 def _check_copies(tensors, config):
-    """Look at tensors that say again what others say, and drop them.
-
-    Args:
-        tensors: name -> tensor, those of `_read_weights`.
-        config: of the model that they are to fill.
-
-    Raises:
-        ValueError: one says something else.
-    """
-    shared, matrix = config.source_vocab is None, "model.shared.weight"
+    """Drop tensors that repeat others; ValueError: one of them differs from the first."""
+    shared = config.source_vocab is None
+    order = _feature_order(config.d_model)
     for side in ("encoder", "decoder"):
-        again = {f"model.{side}.embed_tokens.weight": matrix} if shared else {}
+        again = {}
+        if shared:
+            again[f"model.{side}.embed_tokens.weight"] = "model.shared.weight"
         if side == "decoder":
             again["lm_head.weight"] = _marian_name("target_embedding.weight", shared)
         for name, first in again.items():
@@ -295,19 +273,14 @@ def _check_copies(tensors, config):
                 raise ValueError(f"{name} differs from {first}: the matrices must be one")
         table = tensors.pop(f"model.{side}.embed_positions.weight", None)
         if table is not None:
-            d_model, positions = config.d_model, torch.arange(len(table))
-            wanted = positional_encoding(positions, d_model)[:, _feature_order(d_model)]
+            wanted = positional_encoding(torch.arange(len(table)), config.d_model)[:, order]
             if table.shape != wanted.shape or (table - wanted).abs().max() > 1e-3:
                 name = f"model.{side}.embed_positions.weight"
                 raise ValueError(f"{name} holds no sines and cosines")
 
 
 def _fill(model, tensors):
-    """Copy Marian's tensors into our parameters, features in our order.
-
-    Args:
-        model: a Transformer.
-        tensors: name -> tensor, each used once.
+    """Copy Marian's tensors into our parameters, features in our order, each used once.
 
     Raises:
         ValueError: one is missing, left over or of another shape.
@@ -366,7 +339,7 @@ def _find_folder(folder):
     Raises:
         ValueError: there is no such folder, or the model cannot be had.
     """
-    path, name = Path(folder), str(folder)
+    path = Path(folder)
     if not _is_hub_name(folder):
         if not (path / "config.json").is_file():
             raise ValueError(f"{folder} is not a model folder: it has no config.json")
@@ -375,22 +348,21 @@ def _find_folder(folder):
 
     files = ["*.json", "*.spm", "model.safetensors", "pytorch_model.bin"]
     try:
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=files))
+        return Path(huggingface_hub.snapshot_download(str(folder), allow_patterns=files))
     except Exception as error:  # of the hub, of the connection, of the disk
         reason = " ".join(str(error).split())[:120]
-        what = f"{name} is no folder here, and cannot be fetched by this name: {reason}"
+        what = f"{folder} is no folder here, and cannot be fetched by this name: {reason}"
         raise ValueError(what) from None
 
 
-def from_marian(folder):
+def from_marian(folder: Path | str) -> Transformer:
     """Load the model of a MarianMT folder, such as OPUS-MT (Tiedemann & Thottingal 2020).
+
+    It is in evaluation mode, with bias, output_bias and eps_norm=1e-5.
 
     Args:
         folder: with config.json and model.safetensors or pytorch_model.bin; or a name on the
             Hugging Face hub.
-
-    Returns:
-        a Transformer in evaluation mode, with bias, output_bias and eps_norm=1e-5.
 
     Raises:
         ValueError: the folder holds no such model, or one that is damaged or unlike ours.
@@ -398,7 +370,8 @@ def from_marian(folder):
     folder = _find_folder(folder)
     about = read_json(folder / "config.json")
     words = folder / "vocab.json"
-    config = _marian_config(about, read_json(words).get("<unk>", 1) if words.is_file() else 1)
+    table = read_json(words) if words.is_file() else {}
+    config = _marian_config(about, table.get("<unk>", 1))
     tensors = _read_weights(folder)
     _check_copies(tensors, config)
     model = Transformer(config).eval()
@@ -419,12 +392,13 @@ class MarianVocabulary:
         ValueError: a file is missing or damaged.
     """
 
-    def __init__(self, folder):
+    def __init__(self, folder: Path | str):
         folder = Path(folder)
         names = ("source.spm", "target.spm")
         self.files = {name: read_file(folder / name) for name in names}
-        self.source, self.target = (self.processor(folder / name) for name in names)
-        self.source_ids = self.target_ids = read_json(folder / "vocab.json")
+        self.source, self.target = (self._processor(folder / name) for name in names)
+        self.source_ids = read_json(folder / "vocab.json")
+        self.target_ids = self.source_ids
         if (folder / "target_vocab.json").is_file():
             self.target_ids = read_json(folder / "target_vocab.json")
         for ids in (self.source_ids, self.target_ids):
@@ -433,7 +407,7 @@ class MarianVocabulary:
                 raise ValueError(f"the vocabulary of {folder} lacks {lacking}")
         self.pieces = {i: piece for piece, i in self.target_ids.items()}
 
-    def processor(self, path):
+    def _processor(self, path):
         """The SentencePiece model of a file that is read."""
         import sentencepiece
 
@@ -444,47 +418,40 @@ class MarianVocabulary:
             raise ValueError(f"{path} is damaged: it is no SentencePiece model") from None
         return made
 
-    def encode(self, text, target=False):
+    def encode(self, text: str, target: bool = False) -> list[int]:
         """Turn a text into identifiers, eos at the end; a leading >>code<< is one piece."""
         model, ids = self.source, self.source_ids
         if target:
             model, ids = self.target, self.target_ids
-        code, text = re.fullmatch(r"(>>.*?<<)?(.*)", text, re.DOTALL).groups()
-        pieces = [*([code] if code else []), *model.encode(text, out_type=str), "</s>"]
+        code = re.match(">>.*?<<", text, re.DOTALL)
+        pieces = [code[0]] if code else []
+        rest = text[code.end():] if code else text
+        pieces += [*model.encode(rest, out_type=str), "</s>"]
         return [ids.get(piece, ids["<unk>"]) for piece in pieces]
 
-    def decode(self, ids):
+    def decode(self, ids: Iterable[int]) -> str:
         """Turn identifiers of the target into a text; pad, eos and unknown pieces vanish."""
         pieces = [self.pieces.get(int(i), "<unk>") for i in ids]
         words = [piece for piece in pieces if piece not in ("<pad>", "</s>", "<unk>")]
         return self.target.decode_pieces(words).replace("▁", " ").strip()
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.target_ids)
 
 
 @dataclass(frozen=True)
 class _Generation:
-    """How a published Marian model is to be searched (its generation_config.json).
+    """How a published Marian model is to be searched (its generation_config.json)."""
 
-    Args:
-        beam: hypotheses a sentence.
-        power: a sum of log-probabilities is divided by length ** power.
-        max_len: tokens of an output at most.
-        forbidden: tokens that are never said.
-        forced_eos: whether an output that reaches max_len ends in eos.
-        renormalise: whether probabilities sum to 1 again without the forbidden tokens.
-    """
-
-    beam: int = 1
-    power: float = 1.0
-    max_len: int = 511
-    forbidden: tuple = ()
-    forced_eos: bool = False
-    renormalise: bool = False
+    beam: int = 1  # hypotheses a sentence
+    power: float = 1.0  # a sum of log-probabilities is divided by length ** power
+    max_len: int = 511  # tokens of an output at most
+    forbidden: tuple[int, ...] = ()  # tokens that are never said
+    forced_eos: bool = False  # whether an output that reaches max_len ends in eos
+    renormalise: bool = False  # whether probabilities sum to 1 without the forbidden tokens
 
     def guide(self, scores, length, eos):
-        """Rule tokens out in place: scores, (R, vocab), of the token number `length`."""
+        """Rule tokens out, in place, of scores, (R, vocab), of the token number `length`."""
         scores[:, list(self.forbidden)] = -math.inf
         if self.forced_eos and length == self.max_len:
             scores[:] = -math.inf
@@ -516,18 +483,16 @@ def _read_generation(folder):
         raise ValueError(f"{folder} asks for {', '.join(asked)}, which this search lacks")
     power = about.get("length_penalty")
     return _Generation(
-        about.get("num_beams") or 1, 1.0 if power is None else float(power),
-        (about.get("max_length") or 512) - 1, tuple(ids[0] for ids in forbidden),
-        about.get("forced_eos_token_id") is not None, bool(about.get("renormalize_logits")))
+        beam=about.get("num_beams") or 1,
+        power=1.0 if power is None else float(power),
+        max_len=(about.get("max_length") or 512) - 1,
+        forbidden=tuple(ids[0] for ids in forbidden),
+        forced_eos=about.get("forced_eos_token_id") is not None,
+        renormalise=bool(about.get("renormalize_logits")))
 
 
 class _Guided(nn.Module):
-    """A model to which the rules of a `_Generation` apply, whichever search asks it.
-
-    Args:
-        model: a Transformer, or a packed one.
-        how: the `_Generation`.
-    """
+    """A model to which the rules of a `_Generation` apply, whichever search asks it."""
 
     def __init__(self, model, how):
         super().__init__()
@@ -540,7 +505,8 @@ class _Guided(nn.Module):
     def step(self, ids, state):
         """As the model's, with -inf for what may not be said."""
         logits, after = self.model.step(ids, state)  # (R, vocab)
-        return self.how.guide(logits, after.caches[0].K.shape[2], self.config.eos), after
+        length = after.caches[0].K.shape[2]
+        return self.how.guide(logits, length, self.config.eos), after
 
 
 def _continued(tokens, log_p, log_probs):
@@ -556,7 +522,8 @@ def _continued(tokens, log_p, log_probs):
     """
     k, vocab = log_probs.shape[1:]
     log_p, index = (log_p[..., None] + log_probs).flatten(1).topk(2 * k)  # (B, 2*k)
-    parent, token = index // vocab, index % vocab  # (B, 2*k)
+    parent = index // vocab  # (B, 2*k)
+    token = index % vocab  # (B, 2*k)
     rows = parent[..., None].expand(-1, -1, tokens.shape[-1])  # (B, 2*k, t)
     before = tokens.gather(1, rows)  # (B, 2*k, t)
     return torch.cat([before, token[..., None]], -1), log_p, parent
@@ -611,12 +578,14 @@ class _PublishedBeams:
 
     def leave(self, length, parent):
         """Drop the sentences whose pool is full of better ones than can be hoped for."""
-        hope, k = (self.log_p[:, 0] / length**self.how.power).tolist(), self.how.beam
+        k = self.how.beam
+        hope = (self.log_p[:, 0] / length**self.how.power).tolist()
         going = [b for b, pool in enumerate(self.pools) if length < self.how.max_len
                  and (len(pool) < k or hope[b] > pool[-1][1])]
         self.pools = [self.pools[b] for b in going]
         rows = torch.tensor(going, dtype=torch.long, device=parent.device)  # (B,)
-        self.tokens, self.log_p = self.tokens[rows], self.log_p[rows]
+        self.tokens = self.tokens[rows]
+        self.log_p = self.log_p[rows]
         return (rows[:, None] * k + parent[rows]).flatten()
 
 
@@ -646,21 +615,23 @@ class MarianTranslator(Translator):
     """A published model with its vocabulary, searched as the book does, by its rules.
 
     Args:
-        model: a Transformer, of `from_marian`.
-        vocabulary: a MarianVocabulary.
-        how: a `_Generation`.
+        model: of `from_marian`.
+        how: the rules, of `_read_generation`.
         longest: a line of more tokens is translated in pieces.
     """
 
-    def __init__(self, model, vocabulary, how, longest=200):
+    def __init__(
+        self, model: Transformer, vocabulary: MarianVocabulary, how: _Generation, longest: int = 200
+    ):
         super().__init__(model, vocabulary, longest)
-        self.how, self.quick = how, _Guided(self.quick, how)
+        self.how = how
+        self.quick = _Guided(self.quick, how)
 
 
 class PublishedTranslator(MarianTranslator):
     """A published model searched as in `transformers`; alpha is the power of the length."""
 
-    def search(self, batch, beam, alpha, k=0):
+    def search(self, batch: list, beam: int, alpha: float, k: int = 0) -> list:
         """The hypotheses, (ids, score), of lists of identifiers that fit one batch."""
         device = next(self.model.parameters()).device
         source = pad_batch(batch, self.model.config.pad).to(device)  # (B, S)
@@ -670,17 +641,17 @@ class PublishedTranslator(MarianTranslator):
         return _published_search(self.quick.model, source, how)
 
 
-def load_marian(folder, device="cpu", kind=MarianTranslator):
+def load_marian(
+    folder: Path | str,
+    device: torch.device | str = "cpu",
+    kind: type[MarianTranslator] = MarianTranslator,
+) -> MarianTranslator:
     """Load a MarianMT folder whole; `annotated.load` calls this where it meets one.
 
     Args:
         folder: with the model's files, source.spm, target.spm and vocab.json; or a name on
             the Hugging Face hub.
-        device: where it is to compute.
-        kind: MarianTranslator, or PublishedTranslator for the search of `transformers`.
-
-    Returns:
-        a Translator.
+        kind: PublishedTranslator for the search of `transformers`.
 
     Raises:
         ValueError: the folder holds no such model, or one that is damaged or unlike ours;
@@ -688,7 +659,8 @@ def load_marian(folder, device="cpu", kind=MarianTranslator):
     """
     _check_device(device)
     folder = _find_folder(folder)
-    model, vocabulary = from_marian(folder), MarianVocabulary(folder)
+    model = from_marian(folder)
+    vocabulary = MarianVocabulary(folder)
     c = model.config
     rows = c.source_vocab or c.vocab, c.vocab
     for ids, size in zip((vocabulary.source_ids, vocabulary.target_ids), rows):
@@ -733,14 +705,9 @@ def _never_pad(model):
 
 
 def _marian_vocabulary(vocabulary, config):
-    """The files of a vocabulary in Marian's layout, and the order of its tokens there.
+    """The files of a vocabulary in Marian's layout, and our identifiers in its order.
 
-    Args:
-        vocabulary: a Subwords, or a MarianVocabulary, whose order stays.
-        config: of its model.
-
-    Returns:
-        name -> bytes or dict; list of our identifiers, eos and unk first, padding last.
+    Eos and unk come first and padding last; a MarianVocabulary keeps its order.
 
     Raises:
         TypeError: the vocabulary is of another kind.
@@ -756,7 +723,8 @@ def _marian_vocabulary(vocabulary, config):
         raise TypeError(f"vocabulary must be Subwords or MarianVocabulary, got {kind}")
     if config.source_vocab is not None:  # its rows would keep an order that no table has
         raise ValueError("a model with source_vocab needs the MarianVocabulary it came with")
-    c, name = config, vocabulary.processor.id_to_piece
+    c = config
+    name = vocabulary.processor.id_to_piece
     special = (c.pad, c.bos, c.eos, c.unk)
     order = [c.eos, c.unk, *(i for i in range(c.vocab) if i not in special), c.bos, c.pad]
     table = {name(ours): theirs for theirs, ours in enumerate(order)}
@@ -765,13 +733,10 @@ def _marian_vocabulary(vocabulary, config):
 
 
 def _marian_about(config, order):
-    """config.json and generation_config.json of a model, as dicts.
-
-    Args:
-        config: of the model.
-        order: our identifiers in Marian's order.
-    """
-    c, pad, eos = config, order.index(config.pad), order.index(config.eos)
+    """config.json and generation_config.json, as dicts, of a vocabulary in this order."""
+    c = config
+    pad = order.index(c.pad)
+    eos = order.index(c.eos)
     start = order.index(c.bos) if order == sorted(order) else pad
     about = {theirs: getattr(c, ours) for ours, theirs in _MARIAN_FIELDS.items()}
     twins = {k: v for k, v in about.items() if k.startswith("encoder_")}
@@ -788,23 +753,19 @@ def _marian_about(config, order):
 
 
 def _marian_tensors(model, order):
-    """The parameters of a Transformer under Marian's names, all in Marian's order.
-
-    Args:
-        model: a Transformer with biases.
-        order: our identifiers in Marian's order, for both languages if they share a matrix.
-
-    Returns:
-        name -> tensor.
-    """
-    c = model.config
-    features, shared, tensors = _feature_order(c.d_model), c.source_vocab is None, {}
+    """Parameters, with all biases, under Marian's names; order: our tokens in its order."""
+    features = _feature_order(model.config.d_model)
+    shared = model.config.source_vocab is None
+    tensors = {}
     for name, p in model.named_parameters():
-        tensor, axis = p.detach().cpu().float(), _feature_axis(name)
-        tensor = tensor if axis is None else tensor.index_select(axis, features)
+        tensor = p.detach().cpu().float()
+        axis = _feature_axis(name)
+        if axis is not None:
+            tensor = tensor.index_select(axis, features)
         if name in ("target_embedding.weight", "output_bias.bias"):
             tensor = tensor[order]
-        tensor = tensor[None] if name == "output_bias.bias" else tensor
+        if name == "output_bias.bias":
+            tensor = tensor[None]
         tensors[_marian_name(name, shared)] = tensor.contiguous()
     return tensors
 
@@ -826,21 +787,22 @@ def _write_marian(folder, files, tensors, about, generation):
             fresh.write_bytes(content)
 
 
-def to_marian(model, vocabulary, folder):
+def to_marian(
+    model: Transformer, vocabulary: Subwords | MarianVocabulary, folder: Path | str
+) -> None:
     """Write a Transformer as a MarianMT folder, which `transformers` and CTranslate2 read.
 
     Marian's LayerNorm has eps 1e-5, whatever `eps_norm` was: logits move a little.
 
     Args:
-        model: a post-norm Transformer with sinusoids.
-        vocabulary: its Subwords, or a MarianVocabulary.
+        model: post-norm, with sinusoids.
         folder: made where it does not exist.
 
     Raises:
         ValueError: the model has no counterpart; the message names the field.
         TypeError: the vocabulary is of another kind.
     """
-    c, folder = model.config, Path(folder)
+    c = model.config
     wanted = {
         "norm": (c.norm, "post"), "final_norm": (c.last_norm, False),
         "positions": (c.positions, "sinusoidal"),
@@ -853,20 +815,17 @@ def to_marian(model, vocabulary, folder):
     _start_from_zero(twin)
     if c.pad != c.bos:
         _never_pad(twin)
-    _write_marian(folder, files, _marian_tensors(twin, order), *_marian_about(c, order))
+    tensors = _marian_tensors(twin, order)
+    _write_marian(Path(folder), files, tensors, *_marian_about(c, order))
 
 
 class _Table(nn.Module):
-    """Rows of a matrix, as an `Embedding` gives them, without checks.
-
-    Args:
-        weight: (n, d_model).
-        scale: by which the rows are multiplied.
-    """
+    """Rows of weight, (n, d_model), times scale, as an `Embedding` gives them, unchecked."""
 
     def __init__(self, weight, scale=1.0):
         super().__init__()
-        self.scale, self.weight = scale, nn.Parameter(weight.detach(), requires_grad=False)
+        self.scale = scale
+        self.weight = nn.Parameter(weight.detach(), requires_grad=False)
 
     def forward(self, rows):
         """Look up rows, any shape: rows.shape + (d_model,)."""
@@ -879,21 +838,22 @@ class _Table(nn.Module):
 
 def _traceable(model, positions=1024):
     """A copy of a Transformer that can be traced: tables for embeddings and positions."""
-    twin, c = deepcopy(model).cpu().float().eval(), model.config
-    both, root = (twin.source_embedding, twin.target_embedding), math.sqrt(c.d_model)
-    made = {embedding: _Table(embedding.weight, root) for embedding in both}
-    twin.source_embedding, twin.target_embedding = (made[embedding] for embedding in both)
+    c = model.config
+    root = math.sqrt(c.d_model)
+    twin = deepcopy(model).cpu().float().eval()
+    shared = twin.source_embedding is twin.target_embedding
+    twin.target_embedding = _Table(twin.target_embedding.weight, root)
+    if shared:
+        twin.source_embedding = twin.target_embedding
+    else:
+        twin.source_embedding = _Table(twin.source_embedding.weight, root)
     count = c.max_positions if c.positions == "learned" else positions
     twin.positions = _Table(twin.positions(torch.arange(count)))
     return twin.requires_grad_(False)
 
 
 class _EncoderGraph(nn.Module):
-    """The encoder, and the keys and values that each decoder layer makes of its output.
-
-    Args:
-        model: a Transformer of `_traceable`.
-    """
+    """The encoder, and the keys and values that each decoder layer makes of its output."""
 
     def __init__(self, model):
         super().__init__()
@@ -905,11 +865,7 @@ class _EncoderGraph(nn.Module):
 
 
 class _StepGraph(nn.Module):
-    """One cached step of the decoder: all that it remembers goes in and out as tensors.
-
-    Args:
-        model: a Transformer of `_traceable`.
-    """
+    """One cached step of the decoder: the key-value caches go in and out as tensors."""
 
     def __init__(self, model):
         super().__init__()
@@ -922,38 +878,42 @@ class _StepGraph(nn.Module):
             logits (B, vocab), then K and V of each layer's cache, one position longer.
         """
         both = [KVCache(K, V) for K, V in zip(tensors[::2], tensors[1::2])]
-        caches, memory = both[:len(both) // 2], both[len(both) // 2:]
+        layers = len(both) // 2
+        caches = both[:layers]
+        memory = both[layers:]
         mask = (source != self.model.config.pad)[:, None, None]  # (B, 1, 1, S)
         logits, state = self.model.step(ids, State(caches, memory, mask))  # (B, vocab)
         return [logits, *(x for cache in state.caches for x in (cache.K, cache.V))]
 
 
 def _graph_names(N):
-    """What inputs and outputs of the two graphs are called: past, memory and new past."""
-    def both(kind):
-        return [f"{kind}.{i}.{letter}" for i in range(N) for letter in "KV"]
+    """The names of the caches (past), of the memory and of the new caches, for N layers."""
+    return tuple(
+        [f"{kind}.{i}.{letter}" for i in range(N) for letter in "KV"]
+        for kind in ("past", "memory", "new"))
 
-    return both("past"), both("memory"), both("new")
 
-
-def to_onnx(model, folder):
+def to_onnx(model: Transformer, folder: Path | str) -> None:
     """Write a Transformer as two ONNX graphs: encoder.onnx and step.onnx, of any B, S and t.
 
     The caller loops: `memory.*` from the encoder; `past.*` empty at first, (B, h, 0, d_k)
     and (B, h, 0, d_v), then `new.*` of the step before.
 
     Args:
-        model: a Transformer; inputs and outputs are float32.
+        model: of any precision; the graphs compute in float32.
         folder: made where it does not exist.
     """
-    folder, c, twin = Path(folder), model.config, _traceable(model)
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    c = model.config
+    twin = _traceable(model)
     past, memory, new = _graph_names(c.decoder_layers)
-    source, ids = torch.full((2, 3), c.eos), torch.full((2,), c.bos)
+    source = torch.full((2, 3), c.eos)
+    ids = torch.full((2,), c.bos)
     state = twin.start(source)
     begun = twin.step(ids, state)[1].caches
-    seen = [x.repeat(1, 1, 2, 1) for cache in begun for x in (cache.K, cache.V)]
-    kept = [x for cache in state.memory for x in (cache.K, cache.V)]
+    caches = [x.repeat(1, 1, 2, 1) for cache in begun for x in (cache.K, cache.V)]
+    memories = [x for cache in state.memory for x in (cache.K, cache.V)]
     axes = {"ids": {0: "B"}, "source": {0: "B", 1: "S"}, "logits": {0: "B"}}
     for names, length in ((past, "t"), (memory, "S"), (new, "t + 1")):
         axes |= {name: {0: "B", 2: length} for name in names}
@@ -961,5 +921,5 @@ def to_onnx(model, folder):
     with warnings.catch_warnings(action="ignore"):  # the tracer remarks on checks of shapes
         export(_EncoderGraph(twin), (source,), folder / "encoder.onnx",
                input_names=["source"], output_names=memory)
-        export(_StepGraph(twin), (ids, source, *seen, *kept), folder / "step.onnx",
+        export(_StepGraph(twin), (ids, source, *caches, *memories), folder / "step.onnx",
                input_names=["ids", "source", *past, *memory], output_names=["logits", *new])

@@ -56,7 +56,8 @@ class FusedLayerNorm(LayerNorm):
         """Normalise x, (..., d_model), to the same shape and precision."""
         if x.shape[-1:] != self.gain.shape:
             return super().forward(x)  # which refuses it
-        gain, bias = self.gain.to(x.dtype), self.bias.to(x.dtype)
+        gain = self.gain.to(x.dtype)
+        bias = self.bias.to(x.dtype)
         if not torch.is_autocast_enabled(x.device.type):
             return F.layer_norm(x, self.gain.shape, gain, bias, self.eps)
         with torch.autocast(x.device.type, enabled=False):
@@ -87,7 +88,8 @@ class AddNorm(nn.Module):
     def add(self, x: Tensor, change: Tensor) -> Tensor:
         """The residual connection: x and what is left of its change after dropout."""
         if x.shape != change.shape:
-            given, made = tuple(x.shape), tuple(change.shape)
+            given = tuple(x.shape)
+            made = tuple(change.shape)
             raise ValueError(f"a sub-layer must keep the shape {given}, not return {made}")
         return x + self.dropout(change)
 

@@ -58,7 +58,7 @@ class MultiHeadAttention(nn.Module):
         self.attention = attention
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Let each position of x look at the positions of memory.
+        """Let each position of x attend to the positions of memory.
 
         Args:
             x: where the queries come from, (B, T, d_model).
@@ -73,21 +73,21 @@ class MultiHeadAttention(nn.Module):
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Project memory, (B, S, d_model), to K (B, h, S, d_k) and V (B, h, S, d_v)."""
-        K, V = self.W_K(memory), self.W_V(memory)
+        K = self.W_K(memory)
+        V = self.W_V(memory)
         return self.split(K), self.split(V)  # (B, h, S, d_k), (B, h, S, d_v)
 
     def attend(self, x: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Let x, (B, T, d_model), look at keys and values that are already projected."""
+        """Let x, (B, T, d_model), attend to keys and values that are already projected."""
         Q = self.split(self.W_Q(x))  # (B, h, T, d_k)
         heads = self.attention(Q, K, V, mask)  # (B, h, T, d_v)
         return self.W_O(heads.transpose(1, 2).flatten(2))  # (B, T, d_model)
 
     def step(self, x: Tensor, cache: Any, mask: Tensor | None = None) -> Tensor:
-        """Let new positions, x (B, n, d_model), look at all that the cache holds with theirs.
+        """Let new positions, x (B, n, d_model), attend to those of the cache and themselves.
 
         Args:
-            x: the new positions.
-            cache: keys and values of those before, a `KVCache` of chapter 7.
+            cache: a `KVCache` (chapter 7), to which their keys and values are added.
             mask: as in `forward`; by default the cache's own.
         """
         K, V = cache.update(*self.keys_values(x))

@@ -105,7 +105,8 @@ def _check_ids(name, ids, n=None, axes=2):
     if axes and (ids.dim() != axes or 0 in ids.shape):
         fault = f"{name} must be (sentences, positions), not of shape {tuple(ids.shape)}"
     elif n and ids.device.type == "cpu" and ids.numel():
-        least, most = ids.min().item(), ids.max().item()
+        least = ids.min().item()
+        most = ids.max().item()
         if least < 0 or most >= n:
             fault = f"{name} must lie in 0..{n - 1}, not {least}..{most}"
     if fault:

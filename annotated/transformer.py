@@ -264,7 +264,7 @@ class KVCache:
 
     K: Tensor
     V: Tensor
-    mask = None  # what may be looked at: every position that is kept
+    mask = None  # every position that is kept is visible
 
     def next_positions(self, n: int = 1) -> Tensor:
         """The numbers of the next n positions, (n,)."""
