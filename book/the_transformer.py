@@ -129,6 +129,9 @@ class Transformer(nn.Module):
         self.dropout = nn.Dropout(P_drop)
         self.encoder = nn.ModuleList(EncoderLayer(d_model, h, d_ff, P_drop) for _ in range(N))
         self.decoder = nn.ModuleList(DecoderLayer(d_model, h, d_ff, P_drop) for _ in range(N))
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.xavier_uniform_(layer.weight)  # not in the paper; its released code does
 
     def embed(self, ids):
         x = self.embedding[ids] * math.sqrt(self.d_model)  # (B, T, d_model)
@@ -196,7 +199,7 @@ def learning_rate(step, d_model, warmup):
     return d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
-def train(model, pairs, steps=1600, warmup=400):
+def train(model, pairs, steps=2000, warmup=400):
     """Train on encoded pairs by the recipe of section 5; hands out each step and its loss."""
     adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
     last = []
@@ -214,12 +217,13 @@ def train(model, pairs, steps=1600, warmup=400):
 
 
 @torch.no_grad()
-def greedy(model, source, longest=100):
+def greedy(model, source):
     """Write the likeliest next word until every sentence has ended (section 6.1)."""
+    longest = source.shape[1] + 50  # as in the paper
     memory = model.eval().encode(source)  # (B, S, d_model)
     target = torch.full_like(source[:, :1], BOS)  # (B, 1)
     ended = torch.zeros_like(target, dtype=torch.bool)  # (B, 1)
-    while not ended.all() and target.shape[1] < longest:
+    while not ended.all() and target.shape[1] <= longest:
         logits = model.decode(target, memory, source)[:, -1:]  # (B, 1, vocab)
         word = logits.argmax(-1).masked_fill(ended, PAD)  # (B, 1)
         target, ended = torch.cat([target, word], 1), ended | (word == EOS)
@@ -227,12 +231,14 @@ def greedy(model, source, longest=100):
 
 
 def translate(model, vocabulary, sentences):
-    """Sentences in, their translations out."""
-    source = pad([vocabulary.encode(sentence) for sentence in sentences])  # (B, S)
-    return [vocabulary.decode(ids) for ids in greedy(model, source)]
+    """Sentences in, their translations out, fifty at a time."""
+    rows, written = [vocabulary.encode(sentence) for sentence in sentences], []
+    for i in range(0, len(rows), 50):
+        written += greedy(model, pad(rows[i : i + 50]))
+    return [vocabulary.decode(ids) for ids in written]
 
 
-def main(path, steps=1600):
+def main(path, steps=2000):
     """Train on a file of pairs, source TAB target; then translate standard input line by line."""
     with open(path, encoding="utf-8") as file:
         texts = [line.rstrip("\n").split("\t") for line in file]

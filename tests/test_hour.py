@@ -47,7 +47,7 @@ def test_the_program_is_what_the_page_says():
 
 def test_the_program_is_short_and_stands_by_itself():
     source = PROGRAM.read_text(encoding="utf-8")
-    assert len(source.splitlines()) <= 250
+    assert sum(bool(line.strip()) for line in source.splitlines()) <= 250
     nodes = list(ast.walk(ast.parse(source)))
     modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     modules |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
@@ -148,8 +148,8 @@ def test_the_same_weights_give_the_same_logits_padding_included(hour):
 
 def test_the_same_words_are_written(hour):
     ours, theirs = twins(hour)
-    wanted = greedy(theirs, SOURCE, max_len=12)
-    found = [ids[: ids.index(2) + 1] if 2 in ids else ids for ids in hour.greedy(ours, SOURCE, longest=13)]
+    wanted = greedy(theirs, SOURCE, max_len=SOURCE.shape[1] + 50)
+    found = [ids[: ids.index(2) + 1] if 2 in ids else ids for ids in hour.greedy(ours, SOURCE)]
     assert found == wanted and len({tuple(ids) for ids in found}) > 1
 
 
