@@ -122,7 +122,7 @@ class DecoderLayer(nn.Module):
 class Transformer(nn.Module):
     """Figure 1: source and target words in, a score for every possible next word out."""
 
-    def __init__(self, vocab, N=1, d_model=128, h=4, d_ff=256, P_drop=0.0):
+    def __init__(self, vocab, N=2, d_model=96, h=4, d_ff=192, P_drop=0.0):
         super().__init__()
         self.d_model = d_model
         self.embedding = nn.Parameter(torch.randn(vocab, d_model) / math.sqrt(d_model))
@@ -177,7 +177,7 @@ def pad(rows):
     return torch.tensor([row + [PAD] * (L - len(row)) for row in rows])  # (B, L)
 
 
-def batches(pairs, size=32):
+def batches(pairs, size=24):
     """Batches without end: source (B, S) and target (B, T + 1), which begins with BOS."""
     while True:
         pairs = sorted(pairs, key=lambda pair: len(pair[0]) + len(pair[1]) + random.random())
@@ -199,7 +199,7 @@ def learning_rate(step, d_model, warmup):
     return d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
-def train(model, pairs, steps=2000, warmup=400):
+def train(model, pairs, steps=1900, warmup=400):
     """Train on encoded pairs by the recipe of section 5; hands out each step and its loss."""
     adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
     last = []
@@ -238,7 +238,7 @@ def translate(model, vocabulary, sentences):
     return [vocabulary.decode(ids) for ids in written]
 
 
-def main(path, steps=2000):
+def main(path, steps=1900):
     """Train on a file of pairs, source TAB target; then translate standard input line by line."""
     with open(path, encoding="utf-8") as file:
         texts = [line.rstrip("\n").split("\t") for line in file]
