@@ -194,22 +194,22 @@ def smoothed_loss(logits, target, eps_ls=0.1):
     return loss[target != PAD].mean()
 
 
-def learning_rate(step, d_model, warmup):
-    """Eq. 3: up in a line, then down with the root of the step (section 5.3)."""
-    return d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+def learning_rate(step, d_model, warmup, rate=1.0):
+    """Eq. 3, times a factor: up in a line, then down with the root of the step (section 5.3)."""
+    return rate * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
-def train(model, pairs, steps=1900, warmup=400):
+def train(model, pairs, steps=1900, warmup=300, rate=0.7):
     """Train on encoded pairs by the recipe of section 5; hands out each step and its loss."""
     adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
     last = []
     for step, (source, target) in zip(range(1, steps + 1), batches(pairs)):
-        adam.param_groups[0]["lr"] = learning_rate(step, model.d_model, warmup)
+        adam.param_groups[0]["lr"] = learning_rate(step, model.d_model, warmup, rate)
         loss = smoothed_loss(model(source, target[:, :-1]), target[:, 1:])
         adam.zero_grad()
         loss.backward()
         adam.step()
-        if step > steps - 100 and (steps - step) % 20 == 0:
+        if step > steps - 500 and (steps - step) % 100 == 0:
             last.append([p.detach().clone() for p in model.parameters()])
         yield step, loss.item()
     for p, *found in zip(model.parameters(), *last):
