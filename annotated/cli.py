@@ -588,21 +588,33 @@ def _state_of(name, folder):
     return f"{name:<20}{size:>8}  {there:<9}  {CORPORA[name].licence}"
 
 
+def _write_grammar(folder):
+    """Write the built-in grammar as train.tsv, validation.tsv and test.tsv into grammar/."""
+    corpus = load_corpus("grammar")
+    for part in ("train", "validation", "test"):
+        lines = [f"{source}\t{target}\n" for source, target in getattr(corpus, part)]
+        (folder / "grammar").mkdir(parents=True, exist_ok=True)
+        write_text(folder / "grammar" / f"{part}.tsv", "".join(lines))
+
+
 def _run_fetch(options):
-    """`fetch`: download a corpus, or all; without a name, list them."""
+    """`fetch`: download a corpus, or all, or write the grammar; without a name, list them."""
     folder = options.folder or Path(os.environ.get("ANNOTATED_DATA") or cache_folder())
     if options.name is None:
         print(f"in {folder}:", *(_state_of(name, folder) for name in CORPORA), sep="\n")
-        print("grammar needs no fetching: it is made by the program.")
+        print("grammar is made by the program: `fetch grammar` writes it as text.")
         return
     for name in CORPORA if options.name == "all" else [options.name]:
-        fetch(name, folder)
+        if name == "grammar":
+            _write_grammar(folder)
+        else:
+            fetch(name, folder)
         print(f"{name} is in {folder}")
 
 
 def _add_fetch(parser):
     """Options of `fetch`."""
-    names = ", ".join(CORPORA)
+    names = ", ".join([*CORPORA, "grammar"])
     parser.add_argument("name", nargs="?", help=f"{names}, or all; default: list them")
     parser.add_argument("--folder", type=_folder_name,
                         help="where to; default: $ANNOTATED_DATA, else the system's cache")
@@ -711,7 +723,8 @@ Lines out are as many as lines in. Stopped with --output, the same command goes 
     "fetch": """examples:
   python -m annotated fetch
   python -m annotated fetch tatoeba-en-de
-  python -m annotated fetch all --folder data""",
+  python -m annotated fetch all --folder data
+  python -m annotated fetch grammar --folder data""",
     None: """a whole job:
   python -m annotated train --source train.en --target train.de --out model
   python -m annotated evaluate --model model --source test.en --target test.de
@@ -826,7 +839,7 @@ def _make_parser():
         ("train", _run_train, _add_train, "learn a model from sentence pairs"),
         ("translate", _run_translate, _add_translate, "translate lines of text"),
         ("evaluate", _run_evaluate, _add_evaluate, "score a model with BLEU"),
-        ("fetch", _run_fetch, _add_fetch, "download a corpus; without a name, list them"),
+        ("fetch", _run_fetch, _add_fetch, "get a corpus; without a name, list them"),
     ):
         texts = {"help": help_, "description": help_, "epilog": _EXAMPLES[name]}
         command = commands.add_parser(name, **texts, **raw)

@@ -18,6 +18,7 @@ import pytest
 from annotated import cli
 from annotated.decoding import load
 from annotated.files import file_lock, resumable_output, sha256_of
+from annotated.grammar import grammar_corpus
 from annotated.training import Recipe
 from annotated.transformer import Config
 
@@ -616,6 +617,16 @@ def test_input_that_cannot_be_used_gives_one_line(model, text, tmp_path, called)
 def test_a_mistake_in_a_process_of_its_own_is_a_line_and_a_status(tmp_path):
     done = annotated("translate", "--model", tmp_path)
     assert done.returncode == 2 and done.stderr.count(b"\n") == 1 and done.stdout == b""
+
+
+def test_the_grammar_is_written_as_text(called, tmp_path):
+    status, out, said = called("fetch", "grammar", "--folder", tmp_path)
+    assert status == 0 and said == "" and out == f"grammar is in {tmp_path}\n"
+    corpus = grammar_corpus()
+    for part in ("train", "validation", "test"):
+        lines = (tmp_path / "grammar" / f"{part}.tsv").read_bytes().decode().split("\n")
+        assert [tuple(line.split("\t")) for line in lines] == [*getattr(corpus, part), ("",)]
+    assert sorted(path.name for path in (tmp_path / "grammar").iterdir()) == ["test.tsv", "train.tsv", "validation.tsv"]
 
 
 def test_without_arguments_it_helps(called):

@@ -13,7 +13,7 @@ import yaml
 from jupytext.myst import myst_to_notebook
 
 ROOT = Path(__file__).resolve().parent.parent
-CHAPTERS, APPENDICES = "[0-9][0-9]-*.md", "[A-Z]-*.md"
+HOUR, CHAPTERS, APPENDICES = "the-hour.md", "[0-9][0-9]-*.md", "[A-Z]-*.md"
 CHAPTER = r"[0-9][0-9]-[\w-]+"
 
 
@@ -42,7 +42,7 @@ class Cell:
 
 @dataclass
 class Chapter:
-    """One book/NN-name.md, or an appendix that is a notebook, book/X-name.md."""
+    """One book/NN-name.md; or, without a chapter's template, an appendix that is a notebook or book/the-hour.md."""
 
     path: Path
     text: str
@@ -55,11 +55,12 @@ class Chapter:
 
     @property
     def number(self) -> str:
-        """Two digits, or the letter of an appendix."""
+        """Two digits, or the letter of an appendix; "the" of the hour."""
         return self.path.name.split("-")[0]
 
     @property
     def appendix(self) -> bool:
+        """Whether the text has no number, and so no chapter's template."""
         return not self.number.isdigit()
 
     @property
@@ -74,6 +75,11 @@ class Chapter:
     @property
     def module(self) -> str | None:
         return self.front.get("module")
+
+    @property
+    def program(self) -> str | None:
+        """The name of the file in book/ that the cells tagged `program` make by themselves."""
+        return self.front.get("program")
 
     @property
     def draft(self) -> bool:
@@ -138,9 +144,9 @@ def paths(root: Path = ROOT) -> list[Path]:
 
 
 def woven(root: Path = ROOT) -> list[Path]:
-    """Everything that is woven: the chapters, and those appendices that name a kernel; others are plain pages."""
-    appendices = sorted((root / "book").glob(APPENDICES))
-    return paths(root) + [path for path in appendices if front_matter(path).get("kernelspec")]
+    """Everything that is woven: the hour, the chapters, and those appendices that name a kernel; others are pages."""
+    hour, appendices = (root / "book").glob(HOUR), sorted((root / "book").glob(APPENDICES))
+    return [*hour, *paths(root), *(path for path in appendices if front_matter(path).get("kernelspec"))]
 
 
 def front_matter(path: Path) -> dict:

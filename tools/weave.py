@@ -7,6 +7,9 @@ counts are 1, figures are reproducible SVG, and timings and progress bars are no
 twice changes nothing. A hash of the code cells, the modules they import and the files they name is kept
 in the notebook: a chapter runs again only when that changes; an edit of its prose is copied without a run.
 `--check` runs and writes nothing and exits 1, with a line for every notebook that is not up to date.
+
+A text whose front matter has `program: NAME.py` also becomes book/NAME.py: its cells tagged `program`, one after
+the other, to be run without the book.
 """
 
 import argparse
@@ -21,11 +24,12 @@ import time
 import tokenize
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import nbformat
 import yaml
-from chapters import ROOT, Chapter, Refused, as_cell, chosen, contents, digest_of, edited, read, woven
+from chapters import ROOT, Chapter, Refused, as_cell, chosen, contents, digest_of, edited, front_matter, read, woven
 from kernel import WEAVING, profile
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -162,6 +166,31 @@ def inputs(chapter: Chapter, root: Path) -> str:
     except SyntaxError:
         pass  # running the chapter reports it where it stands
     return digest.hexdigest()
+
+
+# ---- a program by itself
+
+
+def program(chapter: Chapter) -> str:
+    """The cells tagged `program` as one file, whose last line calls `main` with the command line's arguments."""
+    made = f"Generated from {chapter.name} by tools/weave.py: edit the page, not this file."
+    head = f'"""{chapter.front.get("about", chapter.title).strip()}\n{made}\n"""'
+    cells = ["\n".join(c.source.rstrip().splitlines()) for c in chapter.code("program")]
+    end = 'if __name__ == "__main__":\n    main(*sys.argv[1:])'
+    return "\n\n\n".join([f"{head}\n\n{cells[0]}" if cells else head, *cells[1:], end]) + "\n"
+
+
+def weave_program(path: Path, root: Path = ROOT, check: bool = False) -> str:
+    """Bring a text's program up to date; a line to print, empty where it is or where there is none."""
+    if not front_matter(path).get("program"):
+        return ""
+    chapter = read(path)
+    target, text = root / "book" / chapter.program, program(chapter)
+    if target.exists() and target.read_text(encoding="utf-8") == text:
+        return ""
+    if not check:
+        target.write_text(text, encoding="utf-8")
+    return f"book/{target.name} is " + (f"not what {chapter.name} says" if check else "written")
 
 
 # ---- making a notebook
@@ -362,6 +391,11 @@ def main(argv=None, root: Path = ROOT) -> int:
     args = parser.parse_args(argv)
     jobs = [(path, root, args.check, args.force) for path in chosen(args.chapters, root)]
     failed, total, start = False, Counter(), time.perf_counter()
+    for path, *_ in jobs:
+        with suppress(Refused):  # weaving it says why
+            if line := weave_program(path, root, args.check):
+                print(line)
+                failed |= args.check
     with ProcessPoolExecutor(max_workers=max(1, min(args.jobs, len(jobs) or 1))) as pool:
         for what, line in pool.map(attempt, jobs):
             total[what] += 1
