@@ -1,19 +1,22 @@
 """Attention Is All You Need, executed: the package that the book's chapters make."""
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from annotated.decoding import Translator
+
 __version__ = "0.1.0"
 __all__ = ["__version__", "load"]
 
 
-def load(folder, device="cpu"):
+def load(folder: Path | str, device: str = "cpu") -> "Translator":
     """Read a self-contained model folder (chapter 11): `load(folder).translate(["A man rides a bike."])`.
 
     Args:
         folder: where a model, its configuration and its vocabulary lie, ours or MarianMT's
             (chapter 21); or the name of such a model on the Hugging Face hub.
         device: where it is to compute.
-
-    Returns:
-        A `Translator`.
 
     Raises:
         ValueError: the folder holds no model, or a damaged one.

@@ -3,7 +3,7 @@
 import sys
 
 
-def run():
+def run() -> int:
     """The exit status of the command line, also as the installed program `annotated`."""
     try:
         from annotated.cli import main  # here, so that an interrupt of this import leaves no traceback either

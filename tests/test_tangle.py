@@ -182,22 +182,6 @@ def test_allowed(book, capsys, case):
     assert tangle.main([], book.root) == 0, capsys.readouterr().err
 
 
-def test_packed_lines_are_counted_where_they_are_still_allowed(book, capsys, monkeypatch):
-    path = book("02-attention.md", HEAD + cell('def f(a):\n    "Doc."\n    x, y = a.b(), a[0]\n    return x, y'))
-    monkeypatch.setattr(tangle, "PACKED_ALLOWED", {path.stem})
-    assert tangle.main([], book.root) == 0
-    assert "tangle: 1 packed lines are still allowed" in capsys.readouterr().out
-    assert tangle.main(["--check", "--packed"], book.root) == 0
-    assert capsys.readouterr().out == "book/02-attention.md:14\n"
-
-
-def test_a_chapter_without_packed_lines_is_struck_off_the_list():
-    chapters = {path.stem: path for path in woven()}
-    for stem in sorted(tangle.PACKED_ALLOWED):
-        crowded = stem in chapters and [c for c in read(chapters[stem]).code("export") if tangle.packed(c)]
-        assert crowded, f"strike {stem} off PACKED_ALLOWED in tools/tangle.py"
-
-
 def test_only_the_command_line_asks_the_whole_package_and_inside_a_function(book, capsys):
     inside = cell('def f():\n    "Doc."\n    import annotated\n    return annotated.__version__')
     book("02-attention.md", HEAD + inside)

@@ -26,9 +26,6 @@ EXEMPT = {"Config", "Recipe"}
 LINES, ARGUMENTS, CLASS_LINES = 25, 6, 45
 WIDTH = 120
 PROJECT = str(ROOT / "pyproject.toml")
-# Chapters with packed lines that are not mended yet: there they are counted, in any other chapter they are refused.
-PACKED_ALLOWED = {
-}
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 IMPORT = (ast.Import, ast.ImportFrom)
 
@@ -59,10 +56,9 @@ def tangle(chapter: Chapter, order: dict[str, str]) -> tuple[str | None, list[st
     for cell in cells:
         if not parsed(cell, refuse):
             continue
-        if chapter.stem not in PACKED_ALLOWED:
-            for node in packed(cell):
-                names = ", ".join(map(ast.unparse, node.targets[0].elts))
-                refuse(cell, node, f"one thought a line: {names} are bound in lines of their own")
+        for node in packed(cell):
+            names = ", ".join(map(ast.unparse, node.targets[0].elts))
+            refuse(cell, node, f"one thought a line: {names} are bound in lines of their own")
         body = cell.tree.body
         if body and all(isinstance(n, IMPORT) for n in body):
             imports += [(cell, node) for node in body]
@@ -300,10 +296,9 @@ def main(argv=None, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(description="Make annotated/*.py from the chapters.")
     parser.add_argument("chapters", nargs="*", metavar="CHAPTER", help="02 or book/02-attention.md; all by default")
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 where a module is stale")
-    parser.add_argument("--packed", action="store_true", help="list the packed lines that are still allowed")
     args = parser.parse_args(argv)
     package, order, made, failed = root / "annotated", module_order(root), {}, False
-    empty, crowded = set(), []
+    empty = set()
     for path in chosen(args.chapters, root):
         try:
             chapter = read(path)
@@ -312,8 +307,6 @@ def main(argv=None, root: Path = ROOT) -> int:
             failed = True
             continue
         text, problems = tangle(chapter, order)
-        if not problems and chapter.stem in PACKED_ALLOWED:
-            crowded += [chapter.at(cell, node.lineno) for cell in chapter.code("export") for node in packed(cell)]
         if not problems and (chapter.module in made or order.get(chapter.module, chapter.position) != chapter.position):
             problems = [f"{chapter.name}:1: module {chapter.module} is of {spoken(order[chapter.module])} already"]
         for problem in problems:
@@ -332,10 +325,6 @@ def main(argv=None, root: Path = ROOT) -> int:
             failed = True
         else:
             target.write_text(text, encoding="utf-8")
-    if args.packed:
-        print("\n".join(crowded))
-    elif crowded:
-        print(f"tangle: {len(crowded)} packed lines are still allowed (tools/tangle.py --packed lists them)")
     return int(orphans(package, root, args.check, empty) or failed)
 
 
