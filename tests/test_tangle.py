@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import tangle
-from chapters import ROOT, module_order, read, woven
+from chapters import ROOT, module_order
 
 HEAD = "---\nmodule: attention\n---\n\n# Attention\n\nWords.\n"
 
