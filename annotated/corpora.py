@@ -188,17 +188,19 @@ def _read_tatoeba(files):
     return split_pairs(list(dict.fromkeys(pairs)))  # each pair once
 
 
+_MULTI30K_LICENCE = (
+    "Multi30k: non-commercial research and education only; do not publish weights trained on it."
+)
+
+_TATOEBA_LICENCE = (
+    "Tatoeba (tatoeba.org and its contributors, by way of manythings.org): CC BY 2.0 FR."
+)
+
 CORPORA = {
-    name: _Published(files, licence, read)
-    for read, licence, corpora in (
-        (_read_multi30k, "Multi30k: non-commercial research and education only; "
-                        "do not publish weights trained on it.",
-         {"multi30k-en-de": _MULTI30K, "multi30k-en-de-tok": _MULTI30K_TOKENIZED}),
-        (_read_tatoeba, "Tatoeba (tatoeba.org and its contributors, "
-                       "by way of manythings.org): CC BY 2.0 FR.",
-         {"tatoeba-en-de": _TATOEBA_GERMAN, "tatoeba-zh-en": _TATOEBA_CHINESE}),
-    )
-    for name, files in corpora.items()
+    "multi30k-en-de": _Published(_MULTI30K, _MULTI30K_LICENCE, _read_multi30k),
+    "multi30k-en-de-tok": _Published(_MULTI30K_TOKENIZED, _MULTI30K_LICENCE, _read_multi30k),
+    "tatoeba-en-de": _Published(_TATOEBA_GERMAN, _TATOEBA_LICENCE, _read_tatoeba),
+    "tatoeba-zh-en": _Published(_TATOEBA_CHINESE, _TATOEBA_LICENCE, _read_tatoeba),
 }
 
 
@@ -392,7 +394,7 @@ def _verified(folder, file):
     found = sha256_of(content)
     if found != file.sha256:
         raise ValueError(
-            f"{path} is damaged or another version: its sha256 is {found[:12]}..., "
+            f"{path} is damaged or another version: its sha256 is {found:.12}..., "
             f"it should be {file.sha256[:12]}...; fetch it again")
     return gzip.decompress(content) if file.path.endswith(".gz") else content
 

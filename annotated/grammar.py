@@ -25,7 +25,7 @@ class _Noun:
     kind: str
 
 
-_NOUNS = tuple(_Noun(*entry.split(), kind) for kind, entries in {
+_NOUNS = tuple(_Noun(*f"{entry} {kind}".split()) for kind, entries in {
     "person": """man men Mann Männer m, woman women Frau Frauen f, boy boys Junge Jungen w,
         father fathers Vater Väter m, mother mothers Mutter Mütter f,
         brother brothers Bruder Brüder m, sister sisters Schwester Schwestern f,
@@ -323,7 +323,9 @@ def _say_complements(clause, heads):
 
     Returns English trees; German (word, leaves) of pronouns; and of everything else.
     """
-    trees, pronouns, others = [], [], []
+    trees: list = []
+    pronouns: list = []
+    others: list = []
     for nominal, case in clause.objects:
         tree, german = _say_nominal(nominal, case, heads)
         trees.append(tree)
