@@ -19,6 +19,6 @@ def load(folder, device="cpu"):
         ValueError: the folder holds no model, or a damaged one.
     """
     from annotated.decoding import load  # here, so that `import annotated` does not import torch
-    from annotated.interop import is_foreign, load_marian
+    from annotated.interop import _is_foreign, load_marian
 
-    return (load_marian if is_foreign(folder) else load)(folder, device)
+    return (load_marian if _is_foreign(folder) else load)(folder, device)
