@@ -611,6 +611,7 @@ def _add_fetch(parser):
 
 _CONFIG_HELP = dict(line.split(None, 1) for line in """
 N layers of the encoder, and of the decoder
+N_decoder layers of the decoder; default N
 d_model width of the model
 d_ff width inside the feed-forward layers
 h heads of each attention
