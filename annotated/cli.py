@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -239,7 +240,7 @@ def _name_of(source, target):
 
 def _corpus_of_files(options):
     """The corpus in the files --source, --target, --valid-source and --valid-target."""
-    pairs = _FilePairs(options.source, options.target)
+    pairs: Any = _FilePairs(options.source, options.target)  # in the place of a list
     given = options.valid_source
     held_out = _FilePairs(given, options.valid_target) if given else None
     name = _name_of(options.source, options.target)
@@ -622,6 +623,7 @@ def _add_fetch(parser):
 
 _CONFIG_HELP = dict(line.split(None, 1) for line in """
 N layers of the encoder, and of the decoder
+N_decoder layers of the decoder; default N
 d_model width of the model
 d_ff width inside the feed-forward layers
 h heads of each attention
@@ -825,11 +827,11 @@ _ABOUT = "Train, use and score the Transformer of the book."
 
 def _make_parser():
     """The parser of `python -m annotated`."""
-    raw = {"formatter_class": argparse.RawDescriptionHelpFormatter}
-    texts = {"description": _ABOUT, "epilog": _EXAMPLES[None]}
-    parser = argparse.ArgumentParser("annotated", **texts, **raw)
     import annotated
 
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        "annotated", description=_ABOUT, epilog=_EXAMPLES[None], formatter_class=raw)
     version = f"annotated {annotated.__version__}, torch {torch.__version__}"
     parser.add_argument("--version", action="version", version=version)
     parser.set_defaults(run=lambda options: parser.print_help())
@@ -840,8 +842,8 @@ def _make_parser():
         ("evaluate", _run_evaluate, _add_evaluate, "score a model with BLEU"),
         ("fetch", _run_fetch, _add_fetch, "get a corpus; without a name, list them"),
     ):
-        texts = {"help": help_, "description": help_, "epilog": _EXAMPLES[name]}
-        command = commands.add_parser(name, **texts, **raw)
+        command = commands.add_parser(
+            name, help=help_, description=help_, epilog=_EXAMPLES[name], formatter_class=raw)
         command.set_defaults(run=function)
         add(command)
     return parser

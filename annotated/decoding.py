@@ -375,7 +375,8 @@ def packed(model: nn.Module) -> nn.Module:
         return model
     model = deepcopy(model).eval()
     made: dict[nn.Module, nn.Module] = {}
-    for module in list(model.modules()):
+    modules: list[Any] = list(model.modules())
+    for module in modules:
         for name, child in list(module._modules.items()):  # named_children skips repetitions
             if isinstance(child, nn.Linear):
                 setattr(module, name, _PackedLinear(child.weight, child.bias))
