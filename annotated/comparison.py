@@ -227,7 +227,7 @@ def _counted(f, *inputs):
 def _longest_chain(y):
     """The greatest number of products on any way through the gradient's graph of y (Table 1)."""
     products = ("AddmmBackward0", "MmBackward0", "BmmBackward0", "ConvolutionBackward0")
-    depth = {}
+    depth: dict = {}
     todo = [y.grad_fn]
     while todo:
         below = [node for node, _ in todo[-1].next_functions if node is not None]

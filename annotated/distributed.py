@@ -65,8 +65,9 @@ class ProcessGroup:
 
     def no_sync(self, objective: nn.Module, more: bool) -> AbstractContextManager:
         """A context that sends nothing, while more batches of the update are to come."""
-        sends = hasattr(objective, "no_sync")
-        return objective.no_sync() if more and sends else nullcontext()
+        if more and isinstance(objective, nn.parallel.DistributedDataParallel):
+            return objective.no_sync()
+        return nullcontext()
 
     def mean(self, value: Tensor) -> Tensor:
         """The mean over all processes of a tensor."""
@@ -272,4 +273,5 @@ def shard(objective: Objective, group: ProcessGroup, device: str = "cpu") -> nn.
     model = objective.model
     for layer in (*model.encoder.layers, *model.decoder.layers):
         fully_shard(layer, mesh=mesh)
-    return fully_shard(objective, mesh=mesh)
+    fully_shard(objective, mesh=mesh)
+    return objective

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -357,9 +358,10 @@ class StaticBatches(Batches):
 
     def plan(self, epoch: int = 0) -> _Plan:
         """The plan of an epoch by rounded lengths, the same for all workers."""
-        lengths = getattr(self.pairs, "lengths", None)
+        pairs: Any = self.pairs
+        lengths = getattr(pairs, "lengths", None)
         if lengths is None:
-            lengths = [(len(source), len(target)) for source, target in self.pairs]
+            lengths = [(len(source), len(target)) for source, target in pairs]
         longest = self._rounded(np.asarray(lengths).astype(np.int64).max(1))  # (n,)
         budgets = self.source_tokens, self.target_tokens
         both = np.column_stack([longest, longest])  # (n, 2)
@@ -404,7 +406,7 @@ class TrainStep:
 
     frees_gradients = True  # whether they may be thrown away between updates
 
-    def __init__(self, objective: Callable, context: Callable = nullcontext):
+    def __init__(self, objective: nn.Module, context: Callable = nullcontext):
         self.objective = objective
         self.context = context
 
@@ -423,7 +425,7 @@ class FastUpdate:
         self.step = step
 
     def __call__(
-        self, model: nn.Module, adam: torch.optim.Optimizer, batches: list
+        self, model: Transformer, adam: torch.optim.Optimizer, batches: list
     ) -> tuple[Tensor, int]:
         """As `update`: the mean loss a token, and the number of tokens."""
         pad, device = model.config.pad, next(model.parameters()).device

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from annotated.transformer import State, Transformer, _sentences_of
 __all__ = ["CudaGraphTrainStep", "StaticKVCache", "CudaGraphDecoder", "compile_steps"]
 
 
-def _record_cuda_graph(work: Callable, pool=None):
+def _record_cuda_graph(work, pool=None):
     """Record what work() does on a GPU: the graph, and its result, which every replay fills anew.
 
     What work reads must stay where it is; pool is the memory of earlier recordings.
@@ -43,7 +44,7 @@ class CudaGraphTrainStep(TrainStep):
 
     frees_gradients = False  # a recording adds to the gradients where they lay
 
-    def __init__(self, objective: Callable, context: Callable = nullcontext):
+    def __init__(self, objective: nn.Module, context: Callable = nullcontext):
         super().__init__(objective, context)
         self.known: dict = {}
         self.pool = None
@@ -71,10 +72,11 @@ class CudaGraphTrainStep(TrainStep):
         torch.cuda.set_rng_state(drawn)  # the passes of recording have used up random numbers
         self.pool = self.pool or graph.pool()
         for w, old in zip(weights, before):
+            grad: Any = w.grad
             if old is None:
-                w.grad.zero_()
+                grad.zero_()
             else:
-                w.grad.copy_(old)
+                grad.copy_(old)
         return graph, places, loss
 
 
@@ -129,8 +131,8 @@ class _Buffers:
         mask = bits(B, 1, 1, S)
         self.past = [weight.new_zeros(N, B * k, c.h, L, width) for width in widths]
         self.memory = [weight.new_zeros(N, B, c.h, S, width) for width in widths]
-        caches = [StaticKVCache(K, V, self.t, self.seen) for K, V in zip(*self.past)]
-        memory = [StaticKVCache(K, V, self.t, mask) for K, V in zip(*self.memory)]
+        caches: list[Any] = [StaticKVCache(K, V, self.t, self.seen) for K, V in zip(*self.past)]
+        memory: list[Any] = [StaticKVCache(K, V, self.t, mask) for K, V in zip(*self.memory)]
         self.state = State(caches, memory, mask)
         self.owner = self.graph = self.logits = None
 
@@ -167,7 +169,7 @@ class _BufferState:
         t: positions so far.
     """
 
-    decoder: nn.Module
+    decoder: "CudaGraphDecoder"
     buffers: _Buffers
     rows: int
     k: int = 1
@@ -287,6 +289,7 @@ def compile_steps(model: Transformer, backend: str | Callable = "inductor") -> T
 
     Returns the model; backend is as in `torch.compile`.
     """
-    for layer in model.decoder.layers:
+    layers: Any = model.decoder.layers
+    for layer in layers:
         layer.step = torch.compile(layer.step, dynamic=True, backend=backend)
     return model

@@ -207,7 +207,10 @@ def test_each_run_of_the_record_is_what_its_name_says(script, path):
     assert path.stem == script.slug(run["row"], run["recipe"]["seed"])
     torch.manual_seed(0)
     model = script.build(run["row"], run["config"]["vocab"], 0)
-    assert run["config"].items() <= asdict(model.config).items()  # fields may have been added since
+    built = asdict(model.config)
+    if run["row"] != "recurrent":  # the record states what follows from other fields, too
+        built = sizes_of(model.config) | {"final_norm": model.config.last_norm}
+    assert run["config"].items() <= built.items()  # fields may have been added since
     assert sum(p.numel() for p in model.parameters()) == run["parameters"]
     assert run["epochs"] >= 10 and run["curve"][-1]["step"] == run["recipe"]["steps"]
 
