@@ -134,8 +134,10 @@ class LanguageModel(_Stack):
     def step(self, ids: Tensor, caches: list[KVCache]) -> tuple[Tensor, list[KVCache]]:
         """Logits (B, n, vocab) after each of n more tokens, (B, n), and the caches after them."""
         _check_ids("ids", ids)
-        positions = caches[0].next_positions(ids.shape[1])  # (n,)
-        mask = causal_mask(int(positions[-1]) + 1, ids.device)[positions]  # (n, t + n)
+        n = ids.shape[1]
+        t = caches[0].K.shape[2]  # positions so far
+        positions = caches[0].next_positions(n)  # (n,)
+        mask = causal_mask(t + n, ids.device)[t:]  # (n, t + n)
         x = self.embed(self.embedding, ids, positions)  # (B, n, d_model)
         caches = [cache.copy() for cache in caches]  # those given are left as they were
         layers: Iterable[Any] = self.encoder.layers
