@@ -577,6 +577,13 @@ def _check_device(device):
         raise ValueError(f"device={device!r} cannot be used here: {why}") from None
 
 
+def _unstated_widths(fields):
+    """Fields of a configuration, in which a d_k or d_v of d_model / h is None."""
+    usual = fields["d_model"] / fields["h"] if "h" in fields else None
+    follows = {name: None for name in ("d_k", "d_v") if usual and fields.get(name) == usual}
+    return {**fields, **follows}
+
+
 def load(folder: Path | str, device: str = "cpu") -> Translator:
     """Load a model folder as a Translator.
 
@@ -591,7 +598,7 @@ def load(folder: Path | str, device: str = "cpu") -> Translator:
     try:
         about = read_json(folder / "config.json")
         kind, config = _KINDS[about["kind"]]
-        model = kind(config(**about["config"]))
+        model = kind(config(**_unstated_widths(about["config"])))
         load_model(model, str(folder / "model.safetensors"))
         vocabulary = load_vocabulary(folder)
         _check_vocabulary(vocabulary, model.config)

@@ -11,6 +11,7 @@ import re
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -587,3 +588,9 @@ def test_packed_models_say_the_same(change):
 def test_what_cannot_be_packed_is_left_alone():
     model = Transformer(replace(TINY, vocab=17, d_model=14, h=7)).double()
     assert packed(model) is model
+
+
+def test_a_width_that_an_older_folder_has_worked_out_follows_again():
+    config = load(Path(__file__).parents[1] / "results" / "grammar-tiny").model.config
+    assert config.d_k is config.d_v is None
+    assert replace(config, d_model=2 * config.d_model).key_width == 2 * config.key_width
