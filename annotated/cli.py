@@ -256,7 +256,7 @@ def _corpus_of_files(options):
     if not kept or not validation:
         raise ValueError(f"{name} leave nothing to train on or to validate with: give more")
     names = ("source", "target", *(("valid_source", "valid_target") if held_out else ()))
-    sums = {name: sha256_of(getattr(options, name)) for name in names}
+    sums: dict = {name: sha256_of(getattr(options, name)) for name in names}
     return Corpus(name, pairs, validation, [], "the user's own", sums)
 
 
@@ -291,6 +291,7 @@ def _make_vocabulary(corpus, size, folder):
         return found
     for kind in (Words, Subwords):
         (folder / kind.filename).unlink(missing_ok=True)
+    vocabulary: Words | Subwords
     if corpus.name == "grammar":
         vocabulary = Words.build(corpus.train)
     else:

@@ -556,7 +556,7 @@ class _PublishedBeams:
 
     def __init__(self, source, config, how):
         self.eos, self.how = config.eos, how
-        self.found = [[] for _ in source]
+        self.found: list[list] = [[] for _ in source]
         self.pools = list(self.found)  # those of the sentences still under way
         self.tokens = source.new_full((len(source), how.beam, 1), config.bos)  # (B, k, 1)
         # Every place but the first is empty, or the same hypothesis would stand in all.
