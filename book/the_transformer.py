@@ -199,7 +199,7 @@ def learning_rate(step, d_model, warmup, rate=1.0):
     return rate * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
-def train(model, pairs, steps=1900, warmup=300, rate=0.7):
+def train(model, pairs, steps=2400, warmup=300, rate=0.6):
     """Train on encoded pairs by the recipe of section 5; hands out each step and its loss."""
     adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
     last = []
@@ -238,7 +238,7 @@ def translate(model, vocabulary, sentences):
     return [vocabulary.decode(ids) for ids in written]
 
 
-def main(path, steps=1900):
+def main(path, steps=2400):
     """Train on a file of pairs, source TAB target; then translate standard input line by line."""
     with open(path, encoding="utf-8") as file:
         texts = [line.rstrip("\n").split("\t") for line in file]
