@@ -1122,7 +1122,6 @@ Lines out are as many as lines in. Stopped with --output, the same command goes 
     "fetch": """examples:
   python -m annotated fetch
   python -m annotated fetch tatoeba-en-de
-  python -m annotated fetch all --folder data
   python -m annotated fetch grammar --folder data""",
     None: """a whole job:
   python -m annotated train --source train.en --target train.de --out model
