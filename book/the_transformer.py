@@ -13,7 +13,7 @@ from torch import nn
 
 
 def attention_weights(Q, K, mask):
-    """How much each query looks at each key: the softmax of Eq. 1; mask: True = may look."""
+    """The softmax of Eq. 1: how much each query looks at each key where the mask is True."""
     scores = Q @ K.transpose(-2, -1) / math.sqrt(Q.shape[-1])  # (B, h, T, S)
     return scores.masked_fill(~mask, -1e9).softmax(-1)  # (B, h, T, S)
 
@@ -37,12 +37,12 @@ def causal_mask(T):
 
 
 class MultiHeadAttention(nn.Module):
-    """Attend h times side by side, each time through projections of its own (section 3.2.2)."""
+    """Attend h times side by side, each time through other projections (section 3.2.2)."""
 
     def __init__(self, d_model, h):
         super().__init__()
         self.h = h
-        self.W_Q = nn.Linear(d_model, d_model, bias=False)  # the h matrices W_i^Q side by side
+        self.W_Q = nn.Linear(d_model, d_model, bias=False)  # all W_i^Q side by side
         self.W_K = nn.Linear(d_model, d_model, bias=False)
         self.W_V = nn.Linear(d_model, d_model, bias=False)
         self.W_O = nn.Linear(d_model, d_model, bias=False)
@@ -71,7 +71,7 @@ class FeedForward(nn.Module):
 
 
 class AddNorm(nn.Module):
-    """LayerNorm(x + Dropout(change)), around every sub-layer (sections 3.1 and 5.4)."""
+    """LayerNorm(x + Dropout(change)) around every sub-layer (sections 3.1, 5.4)."""
 
     def __init__(self, d_model, P_drop):
         super().__init__()
@@ -104,7 +104,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Masked self-attention, cross-attention, feed-forward network (Figure 1, right)."""
+    """Masked self-attention, cross-attention, feed-forward (Figure 1, right)."""
 
     def __init__(self, d_model, h, d_ff, P_drop):
         super().__init__()
@@ -120,18 +120,19 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Figure 1: source and target words in, a score for every possible next word out."""
+    """Figure 1: source and target in, a score for every possible next word out."""
 
     def __init__(self, vocab, N=2, d_model=96, h=4, d_ff=192, P_drop=0.0):
         super().__init__()
         self.d_model = d_model
         self.embedding = nn.Parameter(torch.randn(vocab, d_model) / math.sqrt(d_model))
         self.dropout = nn.Dropout(P_drop)
-        self.encoder = nn.ModuleList(EncoderLayer(d_model, h, d_ff, P_drop) for _ in range(N))
-        self.decoder = nn.ModuleList(DecoderLayer(d_model, h, d_ff, P_drop) for _ in range(N))
+        sizes = d_model, h, d_ff, P_drop
+        self.encoder = nn.ModuleList(EncoderLayer(*sizes) for _ in range(N))
+        self.decoder = nn.ModuleList(DecoderLayer(*sizes) for _ in range(N))
         for layer in self.modules():
             if isinstance(layer, nn.Linear):
-                nn.init.xavier_uniform_(layer.weight)  # not in the paper; its released code does
+                nn.init.xavier_uniform_(layer.weight)  # as the paper's released code
 
     def embed(self, ids):
         x = self.embedding[ids] * math.sqrt(self.d_model)  # (B, T, d_model)
@@ -144,7 +145,8 @@ class Transformer(nn.Module):
         return x
 
     def decode(self, target, memory, source):
-        x, causal = self.embed(target), causal_mask(target.shape[1])  # (B, T, d_model), (T, T)
+        x = self.embed(target)  # (B, T, d_model)
+        causal = causal_mask(target.shape[1])  # (T, T)
         for layer in self.decoder:
             x = layer(x, memory, causal, padding_mask(source))  # (B, T, d_model)
         return x @ self.embedding.T  # (B, T, vocab)
@@ -168,7 +170,8 @@ class Vocabulary:
         return [*(self.ids.get(word, UNK) for word in self.split(text)), EOS]
 
     def decode(self, ids):
-        return re.sub(r" (?=[.,?!])", "", " ".join(self.words[i] for i in ids if i > EOS))
+        words = " ".join(self.words[i] for i in ids if i > EOS)
+        return re.sub(r" (?=[.,?!])", "", words)
 
 
 def pad(rows):
@@ -178,16 +181,17 @@ def pad(rows):
 
 
 def batches(pairs, size=24):
-    """Batches without end: source (B, S) and target (B, T + 1), which begins with BOS."""
+    """Batches without end: source (B, S) and target (B, T + 1), beginning with BOS."""
     while True:
-        pairs = sorted(pairs, key=lambda pair: len(pair[0]) + len(pair[1]) + random.random())
+        pairs = sorted(pairs, key=lambda pair: len(pair[0] + pair[1]) + random.random())
         cuts = [pairs[i : i + size] for i in range(0, len(pairs), size)]
         for cut in random.sample(cuts, len(cuts)):
-            yield pad([source for source, _ in cut]), pad([[BOS, *target] for _, target in cut])
+            sources, targets = zip(*cut)
+            yield pad(sources), pad([[BOS, *target] for target in targets])
 
 
 def smoothed_loss(logits, target, eps_ls=0.1):
-    """Cross-entropy with label smoothing, averaged over words that are no padding (section 5.4)."""
+    """Cross-entropy with label smoothing over what is no padding (section 5.4)."""
     log_p = logits.log_softmax(-1)  # (B, T, vocab)
     right = log_p.gather(-1, target[..., None])[..., 0]  # (B, T)
     loss = -(1 - eps_ls) * right - eps_ls * log_p.mean(-1)  # (B, T)
@@ -195,16 +199,18 @@ def smoothed_loss(logits, target, eps_ls=0.1):
 
 
 def learning_rate(step, d_model, warmup, rate=1.0):
-    """Eq. 3, times a factor: up in a line, then down with the root of the step (section 5.3)."""
+    """Eq. 3 times a factor: up in a line, then down with the root of the step."""
     return rate * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
-def train(model, pairs, steps=1900, warmup=300, rate=0.7):
-    """Train on encoded pairs by the recipe of section 5; hands out each step and its loss."""
-    adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
+def train(model, pairs, steps=2400, warmup=300, rate=0.6):
+    """Train on encoded pairs as in section 5; hands out each step and its loss."""
+    constants = {"betas": (0.9, 0.98), "eps": 1e-9}
+    adam = torch.optim.Adam(model.parameters(), **constants, fused=True)
     last = []
     for step, (source, target) in zip(range(1, steps + 1), batches(pairs)):
-        adam.param_groups[0]["lr"] = learning_rate(step, model.d_model, warmup, rate)
+        lr = learning_rate(step, model.d_model, warmup, rate)
+        adam.param_groups[0]["lr"] = lr
         loss = smoothed_loss(model(source, target[:, :-1]), target[:, 1:])
         adam.zero_grad()
         loss.backward()
@@ -213,7 +219,7 @@ def train(model, pairs, steps=1900, warmup=300, rate=0.7):
             last.append([p.detach().clone() for p in model.parameters()])
         yield step, loss.item()
     for p, *found in zip(model.parameters(), *last):
-        p.data.copy_(torch.stack(found).mean(0))  # section 6.1: average the last checkpoints
+        p.data.copy_(torch.stack(found).mean(0))  # as section 6.1 does
 
 
 @torch.no_grad()
@@ -238,12 +244,12 @@ def translate(model, vocabulary, sentences):
     return [vocabulary.decode(ids) for ids in written]
 
 
-def main(path, steps=1900):
-    """Train on a file of pairs, source TAB target; then translate standard input line by line."""
+def main(path, steps=2400):
+    """Train on a file of pairs; then translate standard input line by line."""
     with open(path, encoding="utf-8") as file:
         texts = [line.rstrip("\n").split("\t") for line in file]
     vocabulary = Vocabulary(text for pair in texts for text in pair)
-    pairs = [(vocabulary.encode(source), vocabulary.encode(target)) for source, target in texts]
+    pairs = [(vocabulary.encode(a), vocabulary.encode(b)) for a, b in texts]
     model = Transformer(len(vocabulary.words))
     for step, loss in train(model, pairs, int(steps)):
         if step % 100 == 1 or step == int(steps):

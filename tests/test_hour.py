@@ -216,10 +216,10 @@ def test_the_file_trains_and_translates_with_torch_alone(tmp_path, text):
     (tmp_path / "the_transformer.py").write_bytes(PROGRAM.read_bytes())
     lines = [source for source, _ in text.test[:3]]
     done = subprocess.run(
-        [sys.executable, "-I", "the_transformer.py", "pairs.tsv", "30"], cwd=tmp_path, capture_output=True,
+        [sys.executable, "-I", "the_transformer.py", "pairs.tsv", "80"], cwd=tmp_path, capture_output=True,
         input="".join(f"{line}\n" for line in lines).encode())
     said, out = done.stderr.decode(), done.stdout.decode().split("\n")
     assert done.returncode == 0, said
-    steps = re.fullmatch(r"step 1: loss (\d+\.\d\d)\nstep 30: loss (\d+\.\d\d)\n", said.replace("\r", ""))
+    steps = re.fullmatch(r"step 1: loss (\d+\.\d\d)\nstep 80: loss (\d+\.\d\d)\n", said.replace("\r", ""))
     assert steps and float(steps[2]) < 0.8 * float(steps[1]), said
     assert len(out) == len(lines) + 1 and out[-1] == ""  # a line for a line; so early it may well be empty
