@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from annotated.embedding import Embedding, angles, positional_encoding
+from annotated.embedding import Embedding, _angles, positional_encoding
 from annotated.layers import FeedForward
 from annotated.transformer import BASE
 
@@ -122,7 +122,7 @@ def positions(c: Canvas) -> None:
         vectors = embedding(torch.tensor([[known.index(word) for word in words]]))[0]
     places = torch.arange(len(words))
     added = vectors + positional_encoding(places, d_model)
-    turn = angles(places, torch.arange(0, d_model, 2).double() / d_model)
+    turn = _angles(places, torch.arange(0, d_model, 2).double() / d_model)
     c.text(6, 32, "word", "small soft", anchor="start")
     c.text(6, 84, "embedding", "small soft", anchor="start")
     c.text(6, 180, "position", "small soft", anchor="start")

@@ -8,10 +8,10 @@ from collections import Counter
 import torch
 
 import annotated
-from annotated.data import plan_batches
+from annotated.data import _plan_batches
 from annotated.evaluation import bleu_counts, bleu_of_counts
 from annotated.masks import causal_mask
-from annotated.parsing import linearize, parse_brackets
+from annotated.parsing import _parse_brackets, linearize
 
 from .canvas import ROOT, Canvas, drawing, n
 
@@ -105,7 +105,7 @@ def token_budget(c: Canvas) -> None:
     many sentences as its budget of tokens holds: high and narrow ones, low and wide ones, with little padding."""
     lengths, budget, cell, high = [5, 11, 3, 8, 12, 4, 7, 2, 9, 6, 10, 3], 24, 12, 12
     as_read = [lengths[i : i + 4] for i in range(0, len(lengths), 4)]
-    plan = plan_batches([(length, length) for length in lengths], budget, budget)
+    plan = _plan_batches([(length, length) for length in lengths], budget, budget)
     by_length = sorted(([lengths[i] for i in batch] for batch in plan), key=max)
     for x, title, batches in ((8, "four sentences", as_read), (196, f"{budget} tokens", by_length)):
         y = 44
@@ -294,7 +294,7 @@ def tree_sequence(c: Canvas) -> None:
     row of symbols: an opening bracket with its label where a constituent begins, a star for each word, and a
     closing bracket where it ends."""
     text = "(S (NP (DT the) (NN dog)) (VP (VBZ sees) (NP (DT the) (NN cat))))"
-    (tree,) = parse_brackets(text)
+    (tree,) = _parse_brackets(text)
     place = iter(range(len(SOURCE)))
 
     def put(node, depth: int) -> float:
