@@ -634,7 +634,7 @@ P_drop dropout
 eps_ls label smoothing
 vocab pieces of the vocabulary
 norm where the layer norm stands: post, as in the paper, or pre
-final_norm a layer norm after the last layer, which pre needs
+final_norm a layer norm after the last layer; default: where norm is pre
 eps_norm added under the root of the layer norm
 bias biases of the projections in attention
 output_bias a number for each token, added to its logit
@@ -689,11 +689,11 @@ def _folder_name(text):
 _METAVAR = {int: "N", float: "X", str: "NAME", _yes_or_no: "true|false"}
 
 
-def _option_type(default):
-    """The type of the option for a field with this default."""
-    if isinstance(default, bool):
+def _option_type(field):
+    """The type of the option for a field of a dataclass."""
+    if isinstance(field.default, bool) or field.type == bool | None:
         return _yes_or_no
-    return type(default) if isinstance(default, str | float) else int
+    return type(field.default) if isinstance(field.default, str | float) else int
 
 
 def _add_fields(parser, kind, meaning, title, shown=True):
@@ -701,7 +701,7 @@ def _add_fields(parser, kind, meaning, title, shown=True):
     group = parser.add_argument_group(title)
     for field in fields(kind):
         if field.name in meaning:
-            type_ = _option_type(field.default)
+            type_ = _option_type(field)
             default = f" (default {field.default})" if shown else ""
             group.add_argument(f"--{field.name}", type=type_, metavar=_METAVAR[type_],
                                default=argparse.SUPPRESS, help=meaning[field.name] + default)
