@@ -2,6 +2,7 @@
 
 import ast
 import sys
+from importlib import import_module
 
 import pytest
 from chapters import ROOT, Chapter, paths, read
@@ -24,7 +25,8 @@ def namespace(chapter: Chapter) -> dict:
         for cell in chapter.code("export"):
             if all(isinstance(node, ast.Import | ast.ImportFrom) for node in cell.tree.body):
                 run(cell.source, names)
-        run(f"from annotated.{chapter.module} import *", names)
+        module = import_module(f"annotated.{chapter.module}")  # its helpers, too: a notebook has them
+        names |= {name: value for name, value in vars(module).items() if not name.startswith("__")}
     for cell in chapter.code("check"):
         run(cell.source, names)
     return names
