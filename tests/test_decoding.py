@@ -357,9 +357,9 @@ def test_lines_are_cut_where_learned_positions_end():
 @pytest.mark.parametrize("search", [greedy, beam_search, hypotheses])
 def test_a_source_that_is_no_batch_is_refused(search):
     model = random_model("recurrent", 0)
-    with pytest.raises(ValueError, match=r"source must be \(sentences, positions\), got \(2,\)"):
+    with pytest.raises(ValueError, match=r"source must be \(sentences, positions\), not of shape \(2,\)"):
         search(model, torch.tensor([3, 2]))
-    with pytest.raises(TypeError, match="source must be a tensor of identifiers"):
+    with pytest.raises(TypeError, match="source must be a tensor of whole numbers"):
         search(model, [[3, 2]])
 
 
@@ -505,7 +505,7 @@ def test_the_page_of_a_folder_is_utf_8_wherever_it_is_written(tmp_path, monkeypa
 
 def ascii_unless_told(write):
     "As in a locale that knows ASCII only."
-    return lambda path, text, encoding="ascii": write(path, text, encoding=encoding)
+    return lambda path, text, encoding="ascii", newline=None: write(path, text, encoding=encoding, newline=newline)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions as POSIX has them")
