@@ -367,10 +367,10 @@ def test_nobody_needs_a_home(monkeypatch):
 
 PROGRAM = """
 import sys
-from annotated.corpora import CORPORA, Download, Published, fetch
+from annotated.corpora import CORPORA, _Download, _Published, fetch
 
 path, address, size, sha256 = sys.argv[1:]
-CORPORA["toy"] = Published((Download(path, address, int(size), sha256),), "a licence", None)
+CORPORA["toy"] = _Published((_Download(path, address, int(size), sha256),), "a licence", None)
 print("ready", flush=True)
 try:
     print(fetch("toy", sys.path[0] or ".", pause=0.01))
