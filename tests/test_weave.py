@@ -1,6 +1,7 @@
 """Weaving runs what changed and nothing else, keeps nothing of the machine, and takes edits back."""
 
 import json
+import os
 
 import nbformat
 import pytest
@@ -82,7 +83,9 @@ def runs(book, monkeypatch):
 def test_weaving_twice_changes_no_byte(book):
     (book.root / "_config.yml").write_text("repository: {url: 'https://example.org/owner/book'}\n")
     path = book("02-attention.md", CHAPTER)
+    before = dict(os.environ)
     assert weave.weave(path, book.root)[0] == "run"
+    assert os.environ == before, "the kernel's settings are the kernel's: another book must not get this one's path"
     first = (book.root / "notebooks/02-attention.ipynb").read_bytes()
     assert weave.weave(path, book.root)[0] == "same"
     assert weave.weave(path, book.root, force=True)[0] == "run"

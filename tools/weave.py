@@ -229,11 +229,12 @@ def run(chapter: Chapter, root: Path) -> list[list]:
     notebook.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
     with tempfile.TemporaryDirectory() as folder:
         path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
-        os.environ.update(WEAVING, **profile(folder), PYTHONPATH=path)
+        # Given to the kernel alone: whoever weaves in a process of his own keeps the path that he had.
+        env = os.environ | WEAVING | profile(folder) | {"PYTHONPATH": path}
         resources = {"metadata": {"path": str(root / "notebooks")}}
         client = NotebookClient(notebook, timeout=TIMEOUT, kernel_name="python3", resources=resources)
         try:
-            client.execute()
+            client.execute(env=env)
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
             raise Refused(failure(chapter, notebook, error)) from error
     cells = [c for c in notebook.cells if c.cell_type == "code"]
