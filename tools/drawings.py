@@ -5,7 +5,9 @@
 """
 
 import argparse
+import importlib
 import os
+import pkgutil
 import sys
 from pathlib import Path
 
@@ -16,8 +18,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 def drawn() -> dict:
     """Name -> function that makes the drawing's canvas."""
-    from drawing import attention, model, rest, use  # noqa: F401  each module registers its drawings
+    import drawing
     from drawing.canvas import DRAWINGS
+
+    for module in pkgutil.iter_modules(drawing.__path__):  # each registers its drawings
+        importlib.import_module(f"drawing.{module.name}")
 
     return DRAWINGS
 
