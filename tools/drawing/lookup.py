@@ -1,0 +1,115 @@
+"""Chapters 1 and 2: what attention looks up, and how far apart its scores lie."""
+
+import re
+
+import torch
+
+from .canvas import ROOT, Canvas, drawing
+
+WORDS = "the dog sees the cat".split()
+
+
+@drawing("scores-spread", 252, "Scores with and without the root")
+def scores_spread(c: Canvas) -> None:
+    """One random query of width 64 against five random keys, named the, dog, sees, the, cat. On the left the scores
+    are long bars to both sides, and one of the five weights is nearly 1. On the right the same scores divided by
+    the root of 64 are short bars, and all five weights differ from 0."""
+    d_k = 64
+    generator = torch.Generator().manual_seed(1)
+    q = torch.randn(d_k, generator=generator)
+    scores = torch.randn(len(WORDS), d_k, generator=generator) @ q
+    longest = scores.abs().max().item()
+    top, high = 66, 34
+    for j, word in enumerate(WORDS):
+        c.text(8, top + high * (j + 0.5), word, "k", anchor="start")
+    for x, title, given in ((54, "`q · k`", scores), (212, "`q · k` ÷ √`d_k`", scores / d_k**0.5)):
+        middle, unit = x + 44, 40 / longest
+        c.text(x + 71, 14, title)
+        c.text(middle, 44, "scores", "small soft")
+        c.text(x + 118, 44, "weights", "small soft")
+        for j, score in enumerate(given.tolist()):
+            length = max(abs(unit * score), 1)
+            c.bar(middle if score > 0 else middle - length, top + high * j + 8, length, high - 16, "k")
+        c.line(f"M{middle} {top}v{high * len(WORDS)}", "rule")
+        c.weights(x + 97, top, [[w] for w in given.softmax(0).tolist()], 42, digits=2, high=high)
+    c.line(f"M204 4V{top + high * len(WORDS)}", "rule")
+
+
+def desk() -> dict:
+    """The things, keys and cues of chapter 1, as the chapter has them."""
+    text = (ROOT / "book" / "01-why-attention.md").read_text(encoding="utf-8")
+    given = {"torch": torch}
+    exec(re.search(r"^things = .*?(?=^```)", text, re.M | re.S)[0], given)
+    return given
+
+
+@drawing("cues", 268, "A gaze as a lookup")
+def cues(c: Canvas) -> None:
+    """A query of three numbers, for reading, drinking and hearing, stands above a table. Four things are its rows,
+    a newspaper, a cup, a phone and a pen; each has a key of three numbers, a weight and a value. The newspaper has
+    nearly all the weight, the phone a little. The query is marked as the voluntary cue, the keys as the involuntary
+    cues, the values as what the senses offer."""
+    given = desk()
+    query, keys = given["cues"]["wants to read"], given["K"]
+    weights = (keys @ query).softmax(0).tolist()
+    left, cell, high, top = 98, 40, 28, 104
+    for i, name in enumerate(("read", "drink", "hear")):
+        c.text(left + cell * (i + 0.5), 14, name, "small soft")
+    c.text(8, 41, "query", "q strong", anchor="start")
+    c.text(236, 41, "voluntary cue", "small q", anchor="start")
+    for i, number in enumerate(query.tolist()):
+        c.box(left + cell * i, 27, cell, high, f"{number:g}", kind="qfill", face="small", round=0)
+    c.text(left + 1.5 * cell, top - 14, "keys", "k strong")
+    c.text(253, top - 14, "weights", "small")
+    c.text(290, top - 14, "values", "v strong", anchor="start")
+    for j, (thing, key) in enumerate(zip(given["things"], keys.tolist())):
+        y = top + high * j
+        c.text(8, y + high / 2, thing, anchor="start")
+        for i, number in enumerate(key):
+            c.box(left + cell * i, y, cell, high, f"{number:g}", kind="kfill", face="small", round=0)
+        c.text(290, y + high / 2, ("news", "a sip", "a call", "a note")[j], "small v", anchor="start")
+    c.weights(232, top, [[w] for w in weights], 42, digits=2, high=high)
+    below = top + 4 * high
+    c.lines(left + 1.5 * cell, below + 26, "involuntary", "cues", kind="small k")
+    c.lines(316, below + 26, "what the", "senses offer", kind="small v")
+
+
+@drawing("recurrent-attention", 262, "The recurrent translator with attention")
+def recurrent_attention(c: Canvas) -> None:
+    """Five encoder cells read the dog sees the cat in both directions, and each leaves a vector; together they are
+    the memory. The decoder has read bos, der and Hund. Its state is the query; five weights lie under the memory,
+    the greatest under sees. Their average of the memory, the context, joins the state, and the next word, sieht,
+    is written."""
+    pitch, wide = 70, 48
+    weights = torch.tensor([0.0, 1.0, 3.0, 0.0, 0.5]).softmax(0).tolist()
+    for i, word in enumerate(WORDS):
+        x = 16 + pitch * i
+        middle = x + wide / 2
+        c.text(middle, 12, word)
+        c.box(x, 26, wide, 30, "GRU", face="small")
+        if i:
+            c.wire((x - pitch + wide, 35), (x, 35))
+            c.wire((x, 47), (x - pitch + wide, 47))
+        c.wire((middle, 56), (middle, 74), hue="k")
+        c.block(x, 74, 1, 3, 16, "kfill")
+        c.weights(x, 112, [[weights[i]]], wide, high=20)
+        c.wire((middle, 90), (middle, 112), hue="k")
+    c.text(75, 101, "memory", "small k")
+    c.text(16, 144, "weights", "small soft", anchor="start")
+    for i, word in enumerate(["bos", *"der Hund".split()]):
+        x = 16 + pitch * i
+        c.box(x, 194, wide, 30, "GRU", face="small")
+        c.wire((x + wide / 2, 238), (x + wide / 2, 224))
+        c.text(x + wide / 2, 248, word)
+        if i:
+            c.wire((x - pitch + wide, 209), (x, 209))
+    c.wire((180, 194), (180, 132), hue="q")
+    c.text(173, 172, "query *s*_{t}", "small q", anchor="end")
+    c.wire((344, 122), (354, 122), (354, 166), (316, 166), hue="o")
+    context = c.block(268, 158, 1, 3, 16, "ofill")
+    c.text(260, 166, "context *c*_{t}", "small o", anchor="end")
+    c.wire((292, context.bottom), (292, 194), hue="o")
+    c.wire((204, 209), (246, 209))
+    c.box(246, 194, 92, 30, "`W_C`, `W_O`", face="small")
+    c.wire((292, 224), (292, 238))
+    c.text(292, 248, "sieht")
