@@ -177,7 +177,7 @@ def four_layers(c: Canvas) -> None:
 def window(c: Canvas) -> None:
     """Twelve positions as queries above and as keys below, cut into blocks of two. One block of queries is coloured,
     and of the keys its own block with one block on either side. Beneath, the small table of these two queries and six
-    keys: each query uses five of them, and one corner is computed and masked."""
+    keys: each query uses five of them, and one is computed and masked."""
     n, w, cell, left = 12, 2, 27, 18
     first = 4  # of the block shown
     c.text(left, 11, "queries, in blocks of w = 2", "q", anchor="start")
