@@ -20,6 +20,7 @@ from annotated.gpu import (
     Prefetch,
     StaticBatches,
     TrainStep,
+    UnpaddedObjective,
     _loss_piece,
     ceilings,
     compiled,
@@ -50,8 +51,8 @@ RUNGS = {
     "few shapes": {"static": True},
     "CUDA graphs": {"record": True},
 }
-# Beside the ladder: CUDA graphs without the compiler.
-ASIDE = {"CUDA graphs, not compiled": {"static": True, "record": True}}
+# Beside the ladder: CUDA graphs without the compiler, and batches without padding, which have no fixed shape.
+ASIDE = {"CUDA graphs, not compiled": {"static": True, "record": True}, "no padding": {"unpadded": True}}
 
 
 def rungs_of(device):
@@ -128,7 +129,8 @@ def prepare(model, chosen, device, backend="inductor"):
         compute = torch.compile(_loss_piece, dynamic=True, backend=backend)
     rows = 4096 if chosen.get("pieces") else 1 << 40
     kind = CudaGraphTrainStep if chosen.get("record") else TrainStep
-    return FastUpdate(kind(Objective(model, rows, compute), context))
+    whole = UnpaddedObjective if chosen.get("unpadded") else Objective
+    return FastUpdate(kind(whole(model, rows, compute), context))
 
 
 def adam_for(model, chosen):

@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -512,6 +513,102 @@ def test_make_gpu_checks_climbs_and_trains(program, tmp_path, monkeypatch, capsy
         raise SystemExit("nothing")
 
 
+# ---- no padding
+
+
+def ragged(count=7):
+    """A batch of very unequal sentences."""
+    return make_batch(some_pairs(count, seed=3))
+
+
+@pytest.mark.parametrize("options", [{}, {"norm": "pre", "N_decoder": 1}, {"d_k": 5, "d_v": 3}, {"positions": "learned"}, {"source_vocab": 29}])
+@pytest.mark.parametrize("context", [nullcontext, partial(torch.autocast, "cpu", dtype=torch.bfloat16)])
+def test_without_padding_loss_and_gradients_are_those_with_it(options, context):
+    model = model_of(**options)
+    batch, found = ragged(), []
+    for kind in (gpu.Objective, gpu.UnpaddedObjective):
+        twin = gpu.fuse(deepcopy(model))
+        with context():
+            loss = kind(twin, rows=5)(*batch)
+        loss.backward()
+        found.append([loss.detach(), *(p.grad for p in twin.parameters())])
+    near = {"atol": 1e-4, "rtol": 1e-4} if context is nullcontext else {"atol": 0.5, "rtol": 0.1}
+    for padded, packed in zip(*found, strict=True):
+        torch.testing.assert_close(packed, padded, **near)
+
+
+def test_without_padding_nothing_is_computed_on_it(monkeypatch):
+    source, target = ragged()
+    rows = set()
+
+    def linear(x, W, b=None):
+        rows.add(x.shape[:-1].numel())
+        return x @ W.T if b is None else x @ W.T + b
+
+    monkeypatch.setattr(torch.nn.functional, "linear", linear)
+    gpu.UnpaddedObjective(model_of())(source, target)
+    assert rows == {int((source != 0).sum()), int((target[:, 1:] != 0).sum())}
+
+
+def test_a_sentence_learns_nothing_from_its_neighbours():
+    objective = gpu.UnpaddedObjective(model_of())
+    source, target = ragged()
+    whole = objective(source, target)
+    alone = sum(objective(source[i : i + 1], target[i : i + 1]) for i in range(len(source)))
+    torch.testing.assert_close(whole, alone, rtol=1e-4, atol=1e-3)
+
+
+def test_a_model_without_padding_still_reads_padded_batches():
+    model = model_of()
+    source, target = ragged()
+    expected = model.eval()(source, target[:, :-1])
+    found = gpu.UnpaddedObjective(model).model(source, target[:, :-1])
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_compiled_layers_are_few_programs_over_twenty_shapes_and_an_evaluation():
+    torch._dynamo.reset()
+    programs = []
+
+    def count(graph, inputs):
+        programs.append(graph)
+        return graph.forward
+
+    model = gpu.compiled(gpu.fuse(model_of(P_drop=0.1, d_model=128, h=2)), backend=count)
+    objective = gpu.Objective(model)
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        for i in range(20):
+            objective.train()(torch.randint(4, 23, (2, 5 + i)), torch.randint(4, 23, (2, 30 - i))).backward()
+        with torch.no_grad():
+            objective.eval()(*ragged())
+    assert len(programs) <= 8
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_compiled_layers_take_lengths_that_are_no_multiples_of_eight():
+    model = gpu.fuse(model_of(d_model=128, h=2)).cuda()
+    ids = torch.randint(4, 23, (3, 25), device="cuda"), torch.randint(4, 23, (3, 28), device="cuda")
+    found = []
+    for twin in (model, gpu.compiled(deepcopy(model))):
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = gpu.Objective(twin)(*ids)
+        loss.backward()
+        found.append(gradients(twin))
+    torch.testing.assert_close(*found, atol=0.5, rtol=0.1)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_kernel_for_packed_sentences_gives_what_spreading_gives():
+    Q, K, V = (torch.randn(1, 2, 11, 64, device="cuda").bfloat16() for _ in "QKV")
+    real = torch.arange(5)[None] < torch.tensor([5, 2, 4])[:, None]
+    for causal in (False, True):
+        layout = gpu._Layout.of(real, "cuda")
+        mask = gpu._PackedMask(layout, layout, causal)
+        found = gpu.unpadded_attention(Q, K, V, mask)
+        wanted = gpu.unpadded_attention(Q.float(), K.float(), V.float(), mask)
+        torch.testing.assert_close(found.float(), wanted, atol=2e-2, rtol=2e-2)
+
+
 # ---- shapes, a GPU
 
 
@@ -520,6 +617,7 @@ def test_shape_comments_hold():
         model = gpu.fuse(model_of())
         batch = next(gpu.StaticBatches(some_pairs(9), 32, 32)())
         gpu.Objective(model)(*batch).backward()
+        gpu.UnpaddedObjective(model_of())(*batch).backward()
         gpu.fused_attention(*torch.randn(3, 2, 3, 5, 4), causal_mask(5))
         gpu.fused_attention(*torch.randn(3, 2, 3, 5, 4))
         assert not unseen(seen, gpu)
