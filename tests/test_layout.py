@@ -63,7 +63,7 @@ lit: [encoder-attention]
 
 > Keys of dimension $d_k$ are used, e.g. in each head. (section 3.2.1)
 
-**Needed first:** [chapter 1](01-x.md).
+**Needed first:** [chapter 1](01-x).
 **May be skipped:** nothing.
 
 :::{margin}
@@ -145,6 +145,8 @@ FAULTS = {
     "no title": ("# Attention\n", "", "begins with its title"),
     "no quote": ("> Keys of", "Keys of", "a block quote of the paper stands"),
     "not the paper's": ("dimension $d_k$ are", "dimension $d_v$ are", "not in book/paper.json"),
+    "a link to a file": ("[chapter 1](01-x)", "[chapter 1](01-x.md)", "the page finds `01-x`, not `01-x.md`"),
+    "a link to a notebook": ("[chapter 1](01-x)", "[chapter 1](E-bugs.ipynb)", "the page finds `E-bugs`, not"),
     "an old section": ("## Recap\n", "## In this chapter\n\n## Recap\n", "no section `## In this chapter`"),
     "nothing needed": ("**Needed first:** [", "Needed first: [", "the text begins with two lines"),
     "nothing skipped": ("**May be skipped:** nothing.\n", "", "the text begins with two lines"),
@@ -255,8 +257,8 @@ def test_the_appendices_hold_what_the_chapters_say(book, capsys):
     assert "From chapter 3. Masks." in ledger, "no link to a chapter that is not part of the page yet"
     index = (book.root / "book/questions.md").read_text()
     assert "## Is it true what people say?" in index and "## Why is it built this way?" not in index
-    assert '- ["Scores grow."](#statement-scale)\n  They do not. ([2](../notebooks/02-attention.ipynb))' in index
-    assert '- "Scores grow."\n  They do not. (3)' in index
+    assert '- ["Scores grow."](#statement-scale)\\\n  They do not. ([2](../notebooks/02-attention.ipynb))' in index
+    assert '- "Scores grow."\\\n  They do not. (3)' in index
 
 
 def test_a_statement_has_one_place(book, capsys):
@@ -449,7 +451,7 @@ def test_questions_are_indexed_and_listed_under_their_chapter(asked, book, capsy
     assert yaml.safe_load(toc)["parts"][0]["chapters"][1] == {"file": "notebooks/03-masks"}
     index = (book.root / "book/questions.md").read_text()
     assert index.index("## Why is it built") < index.index("## What does it cost") < index.index("## Is it true")
-    assert "- [Why the root of $d_k$, and not $d_k$?](#q-why-root)\n  Because the variance of a score is $d_k$." in index
+    assert "- [Why the root of $d_k$, and not $d_k$?](#q-why-root)\\\n  Because the variance of a score is $d_k$." in index
     (book.root / "book/02-attention-questions.md").unlink()
     assert collect.main(["--check"], book.root) == 1
     assert "_toc.yml is not what the chapters say" in capsys.readouterr().out
@@ -508,7 +510,7 @@ def test_chapters_have_a_budget_together(book, capsys, monkeypatch):
 
 def test_a_chapter_that_waits_to_be_cut_is_listed(book, chapter, capsys):
     (book.root / "book/A-notation.md").write_text(NOTATION)
-    old = GOOD.replace("**Needed first:** [chapter 1](01-x.md).\n**May be skipped:** nothing.", "## In this chapter\n\n- scale.")
+    old = GOOD.replace("**Needed first:** [chapter 1](01-x).\n**May be skipped:** nothing.", "## In this chapter\n\n- scale.")
     old = old.replace("module: attention\n", "module: attention\nlong: true\n").replace("It scales.", "word " * 3000 + "end.")
     book("02-attention.md", old)
     assert layout.main([], book.root) == 0

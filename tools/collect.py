@@ -212,7 +212,7 @@ def entry(chapter: Chapter, root: Path, label: str, title: str, answer: str, see
     where = chapter.number.lstrip("0") or "0"
     if in_toc(chapter, root):
         title, where = f"[{title}](#{label})", f"[{where}](../notebooks/{chapter.stem}.ipynb)"
-    return f"- {title}\n  {answer} ({where})\n"
+    return f"- {title}\\\n  {answer} ({where})\n"
 
 
 NESTED = r"  sections:\n\1    - file: notebooks/\2-questions\n(?:\1      title: .*\n)?"

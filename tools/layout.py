@@ -228,8 +228,11 @@ def together(root: Path) -> Iterator[str]:
 
 
 def prose(chapter: Chapter, root: Path) -> Iterator[Problem]:
-    """One sentence a line, and a sentence on one line; no emoji."""
+    """One sentence a line, and a sentence on one line; no emoji; links that the built page can follow."""
     lines = dict(text_lines(chapter))
+    for number, line in enumerate(chapter.text.splitlines(), 1):
+        for name, ending in re.findall(r"\]\(((?:\d\d|[A-Z])-[\w-]+)(\.md|\.ipynb)\b", line):
+            yield number, f"a link to another text names it alone: the page finds `{name}`, not `{name}{ending}`"
     for number, line in lines.items():
         if EMOJI.search(line):
             yield number, "no emoji"
