@@ -409,6 +409,8 @@ def test_questions_belong_to_their_chapter(book, asked):
     ("% group: why\n", "", "says its group"),
     ("% group: why", "% group: because", "no group 'because'; there are why, how"),
     ("Because the", "- Because the", "is answered in its first sentence"),
+    ("Because the", "$$\nx\n$$\n\nBecause the", "is answered in its first sentence"),
+    ("Because the", "(a-place)=\nBecause the", "is answered in its first sentence"),
     ("Because the", "```{code-cell}\n1 + 1\n```\n\nBecause the", "is answered in its first sentence"),
     ("Because the", "Because " + "very " * 40 + "the", "48 words, 40 are allowed"),
     ("More of it.", "More. Of it.", "one sentence a line"),
@@ -417,6 +419,14 @@ def test_faults_of_questions_are_found(asked, old, new, message):
     assert old in QUESTIONS
     found = asked(QUESTIONS.replace(old, new, 1))
     assert [said for _, said in found if message in said], found
+
+
+@pytest.mark.parametrize("first", ["`softmax` says so.", "$d_k$ says so.", "*Both* say so.", "(Nearly) all say so.", "-1 says so."])
+def test_an_answer_may_begin_with_code_or_a_formula(asked, book, first):
+    text = QUESTIONS.replace("% group: why\n\nBecause the variance of a score is $d_k$.", f"\n% group: why\n{first}")
+    assert asked(text) == []
+    found = collect.questions(read(book.root / "book/02-attention-questions.md"))
+    assert [(q.label, q.group, q.answer) for q in found] == [("q-why-root", "why", first), ("q-cost", "cost", "Nothing.")]
 
 
 def test_questions_without_a_chapter_or_a_question_are_found(asked):

@@ -99,10 +99,10 @@ def question(lines: list[str], line: int, title: str, end: int) -> Question:
     while above >= 0 and (named := re.fullmatch(r"\(([\w-]+)\)=", lines[above].strip())):
         label = named[1] if named[1].startswith("q-") else label
         above -= 1
-    marked = re.fullmatch(r"% group: *(\S+)\s*", lines[line]) if line < len(lines) else None
-    said = (text.strip() for text in lines[line + bool(marked) : end - 1] if text.strip())
-    first = next(said, "")
-    plain = not re.match(r"[`~:|>#%$(+<-]|!\[|\d+\. |\* ", first)
+    said = [text.strip() for text in lines[line : end - 1] if text.strip()]
+    marked = re.fullmatch(r"% group: *(\S+)", said[0]) if said else None
+    first = "".join(said[bool(marked) :][:1])
+    plain = not re.match(r"[`~:]{3}|\$\$|[|>#%]|\+\+\+|<!--|!\[|\(.*\)=$|([-*]|\d+\.) ", first)
     return Question(label, title, marked[1] if marked else None, first if plain else "", line, end)
 
 

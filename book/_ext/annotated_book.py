@@ -134,7 +134,7 @@ def masthead(app, doctree, docname: str, told: dict) -> None:
     stem = docname.rsplit("/", 1)[-1]
     if asks(docname):
         chapter = f"notebooks/{stem.removesuffix('-questions')}"
-        line += [nodes.Text("behind "), front.to_page(chapter, docname, nodes.Text(f"chapter {number(docname)}"))]
+        line += [nodes.Text("behind "), front.to_page(chapter, nodes.Text(f"chapter {number(docname)}"))]
     if not front.opening(doctree, stem) and (time := front.minutes(stem)):
         line += nodes.Text(f"{' · ' if line.children else ''}{front.spoken(time)} to read")
     if line.children:

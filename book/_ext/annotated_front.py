@@ -14,10 +14,11 @@ import layout
 import yaml
 from chapters import paths, read
 from docutils import nodes
-from sphinx import addnodes
+from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 ROOT = annotated_api.ROOT
+log = logging.getLogger(__name__)
 
 
 # ---------------------------------------------------------------- minutes
@@ -78,11 +79,20 @@ def opening(doctree, stem: str) -> bool:
 
 # ---------------------------------------------------------------- links
 
-def to_page(docname: str, here: str, *words: nodes.Node) -> nodes.Node:
-    link = addnodes.pending_xref(
-        "", refdomain="std", reftype="doc", reftarget=f"/{docname}", refexplicit=True, refdoc=here, refwarn=True)
-    link += nodes.inline("", "", *words)
-    return link
+def to_page(docname: str, *words: nodes.Node) -> nodes.Node:
+    "A link to a page of the book that keeps what is in it, as Sphinx's own does not; `resolve` gives it an address."
+    return nodes.inline("", "", *words, classes=["to-page"], page=docname)
+
+
+def resolve(app, doctree, docname: str) -> None:
+    for node in list(doctree.findall(nodes.inline)):
+        if "to-page" not in node["classes"]:
+            continue
+        if node["page"] not in app.env.found_docs:
+            log.warning("there is no page %s", node["page"], location=docname)
+            continue
+        uri = app.builder.get_relative_uri(docname, node["page"])
+        node.replace_self(nodes.reference("", "", *node.children, refuri=uri, internal=True))
 
 
 # ---------------------------------------------------------------- the main line
@@ -100,7 +110,7 @@ class MainLine(SphinxDirective):
     "`main-line`: the chapters, part by part, each with its minutes."
 
     def run(self):
-        here, box = self.env.docname, nodes.container(classes=["main-line"])
+        box = nodes.container(classes=["main-line"])
         for caption, stems in contents():
             part = nodes.container(classes=["part"])
             part += nodes.paragraph("", caption, classes=["part-name"])
@@ -108,7 +118,7 @@ class MainLine(SphinxDirective):
             for stem in stems:
                 chapter = read(ROOT / "book" / f"{stem}.md")
                 sign = nodes.inline("", str(int(chapter.number)), classes=["chapter-number"])
-                link = to_page(f"notebooks/{stem}", here, sign, nodes.Text(f" {chapter.title}"))
+                link = to_page(f"notebooks/{stem}", sign, nodes.Text(chapter.title))
                 time = nodes.inline("", f"{minutes(stem)} min", classes=["time"])
                 rows += nodes.list_item("", nodes.paragraph("", "", link, nodes.Text(" "), time))
             part += rows
@@ -151,9 +161,9 @@ class Records(SphinxDirective):
     "`record-numbers`: what `numbers` finds, each a link."
 
     def run(self):
-        here, box = self.env.docname, nodes.container(classes=["numbers"])
+        box = nodes.container(classes=["numbers"])
         for number, words, page in numbers():
-            link = to_page(page, here, nodes.strong("", number))
+            link = to_page(page, nodes.strong("", number))
             box += nodes.paragraph("", "", link, nodes.Text(f" {words}"))
         return [box]
 
@@ -191,7 +201,7 @@ class FindItFast(SphinxDirective):
             address = f"{repository}/blob/main/annotated/{module}.py#L{n}"
             out += [nodes.reference("", "", nodes.literal("", f"{module}.py:{n}"), refuri=address), nodes.Text(", ")]
         words = "appendix\u00a0" + row.page.split("/")[1][0] if row.page.startswith("book/") else f"chapter\u00a0{int(row.page.split('/')[1][:2])}"
-        return [*out, to_page(row.page, self.env.docname, nodes.Text(words))]
+        return [*out, to_page(row.page, nodes.Text(words))]
 
 
 def setup(app):
@@ -199,3 +209,4 @@ def setup(app):
     app.add_directive("main-line", MainLine)
     app.add_directive("record-numbers", Records)
     app.add_directive("find-it-fast", FindItFast)
+    app.connect("doctree-resolved", resolve)
