@@ -14,6 +14,7 @@ from docutils.core import publish_doctree
 
 sys.path.append(str(ROOT / "book" / "_ext"))
 
+import annotated_book  # noqa: E402
 import annotated_front as front  # noqa: E402
 
 INDEX = (ROOT / "book" / "index.md").read_text(encoding="utf-8")
@@ -64,6 +65,16 @@ def test_a_line_is_looked_for_within_its_name(book):
     package.mkdir(exist_ok=True)
     (package / "x.py").write_text("def a():\n    return 1\n\n\ndef b():\n    return 1\n\n\nC = (\n    1\n)\n")
     assert [find.line(find.Place(f"x.{name}", text), book.root) for name, text in (("a", "ret"), ("b", "ret"), ("C", "1"))] == [2, 6, 10]
+
+
+# ---- pages
+
+
+def test_questions_count_by_themselves():
+    """Figure 2.1 is the chapter's, figure Q2.1 one of its questions."""
+    names = ["notebooks/02-attention", "notebooks/02-attention-questions", "notebooks/E-bugs", "book/questions"]
+    assert [annotated_book.letter(name) for name in names] == ["2", "Q2", "E", ""]
+    assert [annotated_book.asks(name) for name in names] == [False, True, False, False]
 
 
 # ---- minutes
