@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 
 STAMP = $(VENV)/.installed
 PAGE = _build/.page
-SOURCES = _config.yml _toc.yml $(wildcard *.md book/*.* book/*/*.* notebooks/*.ipynb annotated/*.py tools/web/*)
+SOURCES = _config.yml _toc.yml $(wildcard *.md book/*.* book/*/*.* notebooks/*.ipynb annotated/*.py tools/*.py tools/web/* results/*/*.json)
 
 .PHONY: book html test lint weave tangle untangle serve bench gpu gpu-test clean
 .DELETE_ON_ERROR:

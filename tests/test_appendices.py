@@ -13,7 +13,10 @@ from annotated.layers import FeedForward
 from annotated.multihead import MultiHeadAttention
 from annotated.transformer import Config
 
-CHAPTERS = {path.name.split("-")[0].lstrip("0") or "0": path.read_text(encoding="utf-8") for path in woven()}
+CHAPTERS: dict[str, str] = {}  # number -> text, of a chapter with its questions
+for path in woven():
+    of = path.name.split("-")[0].lstrip("0") or "0"
+    CHAPTERS[of] = CHAPTERS.get(of, "") + path.read_text(encoding="utf-8")
 DRAFTS = {path.name.split("-")[0].lstrip("0") or "0" for path in woven() if read(path).draft}
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from chapters import paths, read
+from chapters import paths, read, second_notebooks
 from safetensors.torch import load_file
 
 from annotated.cli import main
@@ -160,7 +160,7 @@ def test_multiprocessing_started_inside_a_notebook():
         assert list(processes(ast.parse(text))), text
     assert not list(processes(ast.parse("DataLoader(x, num_workers=0)")))
     found = Counter()
-    for path in paths():
+    for path in [*paths(), *second_notebooks()]:
         for cell in read(path).code():
             found.update(f"{path.name}: {name}" for name in processes(cell.tree))
     assert not found

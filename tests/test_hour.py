@@ -57,10 +57,8 @@ def test_the_program_is_short_and_stands_by_itself():
 
 def test_the_page_can_be_read_in_an_hour():
     page = read(PAGE)
-    words = sum(len(line.split()) for _, line in layout.text_lines(page))
-    code = sum(layout.length(cell) for cell in page.code())
-    assert words <= 4000
-    assert words / 200 + code / 100 <= 60
+    assert layout.size(page).words <= 4000
+    assert layout.size(page).minutes <= 60
 
 
 def test_the_page_names_a_drawing_for_each_idea_that_is_there():

@@ -63,13 +63,12 @@ lit: [encoder-attention]
 
 > Keys of dimension $d_k$ are used, e.g. in each head. (section 3.2.1)
 
+**Needed first:** [chapter 1](01-x).
+**May be skipped:** nothing.
+
 :::{margin}
 Section 3.2.1, module `attention`.
 :::
-
-## In this chapter
-
-- scale scores.
 
 ```{code-cell}
 :tags: [setup]
@@ -138,6 +137,7 @@ Masks.
 
 NOTATION = "# Notation\n\n| symbol | code |\n|---|---|\n| $Q$, $K$ | `Q` |\n| $d_k$ | `d_k` |\n"
 LONG = "\n".join(f"x{i} = {i}" for i in range(26))
+LINES_OF_CODE = "\n```{code-cell}\n" + "\n".join(LONG.split("\n")[:20]) + "\n```\n"
 OUTPUT_CELL = "```{code-cell}\nprint(1)\n```\n"
 
 FAULTS = {
@@ -145,6 +145,17 @@ FAULTS = {
     "no title": ("# Attention\n", "", "begins with its title"),
     "no quote": ("> Keys of", "Keys of", "a block quote of the paper stands"),
     "not the paper's": ("dimension $d_k$ are", "dimension $d_v$ are", "not in book/paper.json"),
+    "a link to a file": ("[chapter 1](01-x)", "[chapter 1](01-x.md)", "the page finds `01-x`, not `01-x.md`"),
+    "a link to a notebook": ("[chapter 1](01-x)", "[chapter 1](E-bugs.ipynb)", "the page finds `E-bugs`, not"),
+    "an old section": ("## Recap\n", "## In this chapter\n\n## Recap\n", "no section `## In this chapter`"),
+    "nothing needed": ("**Needed first:** [", "Needed first: [", "the text begins with two lines"),
+    "nothing skipped": ("**May be skipped:** nothing.\n", "", "the text begins with two lines"),
+    "two paragraphs": ("\n**May be", "\n\n**May be", "the text begins with two lines"),
+    "a late opening": ("\n**Needed", "\nA word first.\n\n**Needed", "the text begins with two lines"),
+    "a third line": ("skipped:** nothing.", "skipped:** nothing.\nA third line.", "are a paragraph by themselves"),
+    "too many words": ("It scales.", "word " * 3000 + "end.", "words, 3,000 are allowed"),
+    "too much code": ("## Recap", (LINES_OF_CODE * 18) + "\n## Recap", "lines of shown code, 350 are allowed"),
+    "a needless mark": ("module: attention\n", "module: attention\nlong: true\n", "the mark goes"),
     "no section": ("## Recap\n", "", "no section `## Recap`"),
     "order": ("## Recap", "## Exercises\n\n## Recap", "sections out of order"),
     "no setup": ("[setup]", "[other]", "the first cell is tagged `setup`"),
@@ -244,9 +255,10 @@ def test_the_appendices_hold_what_the_chapters_say(book, capsys):
     assert ledger.count("| Which? | silent | `a | b` | ours |") == 2
     assert "[2. Attention](../notebooks/02-attention.ipynb)" in ledger
     assert "From chapter 3. Masks." in ledger, "no link to a chapter that is not part of the page yet"
-    statements = (book.root / "book/C-statements.md").read_text()
-    assert '| ["Scores grow."](#statement-scale) | They do not. | [2. Attention]' in statements
-    assert '| "Scores grow." | They do not. | 3. Masks |' in statements
+    index = (book.root / "book/questions.md").read_text()
+    assert "## Is it true what people say?" in index and "## Why is it built this way?" not in index
+    assert '- ["Scores grow."](#statement-scale)\\\n  They do not. ([2](../notebooks/02-attention.ipynb))' in index
+    assert '- "Scores grow."\\\n  They do not. (3)' in index
 
 
 def test_a_statement_has_one_place(book, capsys):
@@ -311,7 +323,210 @@ def test_an_appendix_is_collected_by_its_letter(book):
     appendix = read(book("E-bugs.md", APPENDIX + said))
     assert collect.link(appendix, book.root) == "[E. Bugs](../notebooks/E-bugs.ipynb)"
     assert collect.main([], book.root) == 0
-    assert "| It does not. | [E. Bugs]" in (book.root / "book/C-statements.md").read_text()
+    assert "  It does not. ([E](../notebooks/E-bugs.ipynb))" in (book.root / "book/questions.md").read_text()
+
+
+# ---- questions: the second notebook of a chapter
+
+QUESTIONS = """---
+kernelspec:
+  name: python3
+  display_name: Python 3
+---
+
+# Questions: attention
+
+Each can be read alone.
+
+```{code-cell}
+:tags: [setup]
+
+import torch
+```
+
+(sec-root)=
+(q-why-root)=
+## Why the root of $d_k$, and not $d_k$?
+% group: why
+
+Because the variance of a score is $d_k$.
+More of it.
+
+$$
+x
+$$
+
+## And what does it cost, then?
+% group: cost
+
+Nothing.
+"""
+QUESTIONS = QUESTIONS.replace("## And", "(q-cost)=\n## And")
+LINKS = "Masks.\n\n- [Why?](q-why-root)\n- [What does it cost?](#q-cost)"
+TOC = """format: jb-book
+root: book/index
+parts:
+  - chapters:
+      - file: notebooks/02-attention
+      - file: notebooks/03-masks
+"""
+
+
+@pytest.fixture
+def asked(chapter, book):
+    """The problems of a chapter's questions; the chapter links them."""
+    book("02-attention.md", GOOD.replace("Masks.", LINKS))
+
+    def problems(text, name="02-attention-questions.md"):
+        return layout.check(read(book(name, text)), book.root)
+
+    return problems
+
+
+def test_questions_belong_to_their_chapter(book, asked):
+    assert asked(QUESTIONS) == []
+    book("02-b.md", GOOD)
+    book("E-bugs.md", APPENDIX)
+    names = [path.stem for path in woven(book.root)]
+    assert names == ["02-attention", "02-attention-questions", "02-b", "E-bugs"]
+    assert [path.stem for path in paths(book.root)] == ["02-attention", "02-b"]
+    assert [path.stem for path in chosen(["02"], book.root)] == names[:3]
+    assert [path.stem for path in chosen(["book/02-attention.md"], book.root)] == names[:1]
+    assert [path.stem for path in chosen(["02-attention-questions", "02-attention"], book.root)] == names[1::-1]
+    questions = read(book.root / "book/02-attention-questions.md")
+    assert questions.questions and not questions.appendix and not read(book.root / "book/02-attention.md").questions
+
+
+@pytest.mark.parametrize("old, new, message", [
+    ("# Questions: att", "# Att", "the title begins with `Questions: `"),
+    ("kernelspec", "module: attention\nkernelspec", "`module:` belongs to the chapter"),
+    ("kernelspec", "paper: ['3.2']\nkernelspec", "`paper:` belongs to the chapter"),
+    ("[setup]", "[other]", "the first cell is tagged `setup`"),
+    ("import torch", "import torch\n```\n\n```{code-cell}\n:tags: [export]\n\nx = 1", "questions export nothing"),
+    ("(q-why-root)=\n", "", "has a label on the line above"),
+    ("(q-why-root)=", "(why-root)=", "has a label on the line above"),
+    ("and not $d_k$?", "and not $d_k$.", "ends in a question mark"),
+    ("% group: why\n", "", "says its group"),
+    ("% group: why", "% group: because", "no group 'because'; there are why, how"),
+    ("Because the", "- Because the", "is answered in its first sentence"),
+    ("Because the", "$$\nx\n$$\n\nBecause the", "is answered in its first sentence"),
+    ("Because the", "(a-place)=\nBecause the", "is answered in its first sentence"),
+    ("Because the", "```{code-cell}\n1 + 1\n```\n\nBecause the", "is answered in its first sentence"),
+    ("Because the", "Because " + "very " * 40 + "the", "48 words, 40 are allowed"),
+    ("More of it.", "More. Of it.", "one sentence a line"),
+])
+def test_faults_of_questions_are_found(asked, old, new, message):
+    assert old in QUESTIONS
+    found = asked(QUESTIONS.replace(old, new, 1))
+    assert [said for _, said in found if message in said], found
+
+
+@pytest.mark.parametrize("first", ["`softmax` says so.", "$d_k$ says so.", "*Both* say so.", "(Nearly) all say so.", "-1 says so."])
+def test_an_answer_may_begin_with_code_or_a_formula(asked, book, first):
+    text = QUESTIONS.replace("% group: why\n\nBecause the variance of a score is $d_k$.", f"\n% group: why\n{first}")
+    assert asked(text) == []
+    found = collect.questions(read(book.root / "book/02-attention-questions.md"))
+    assert [(q.label, q.group, q.answer) for q in found] == [("q-why-root", "why", first), ("q-cost", "cost", "Nothing.")]
+
+
+def test_questions_without_a_chapter_or_a_question_are_found(asked):
+    assert (1, "questions without a chapter: there is no book/03-masks.md") in asked(QUESTIONS, "03-masks-questions.md")
+    assert (1, "a page of questions without a question") in asked(QUESTIONS.split("(sec-root)=")[0])
+
+
+def test_a_chapter_links_its_questions_and_no_others(asked, chapter):
+    asked(QUESTIONS)
+    assert chapter(GOOD.replace("Masks.", LINKS)) == []
+    assert [said for _, said in chapter(GOOD.replace("Masks.", LINKS.replace("#q-cost", "#q-coast")))] == [
+        "`## What comes next` does not link the question q-cost",
+        "`## What comes next` links q-coast, which is no question of 02-attention-questions.md"]
+
+
+def test_a_name_may_be_used_in_the_questions(asked, chapter):
+    unused = GOOD.replace("Masks.", LINKS).replace("plt.plot([scale(1)])", "plt.plot([1])")
+    asked(QUESTIONS)
+    assert [said for _, said in chapter(unused)] == ["scale is exported and never used in its chapter"]
+    asked(QUESTIONS.replace("import torch", "import torch\n\nfrom annotated.attention import scale\n\nscale(1)"))
+    assert chapter(unused) == []
+
+
+def test_questions_are_indexed_and_listed_under_their_chapter(asked, book, capsys):
+    (book.root / "_toc.yml").write_text(TOC)
+    asked(QUESTIONS)
+    assert collect.main([], book.root) == 0
+    assert collect.main(["--check"], book.root) == 0
+    toc = (book.root / "_toc.yml").read_text()
+    (listed,) = yaml.safe_load(toc)["parts"][0]["chapters"][0]["sections"]
+    assert listed == {"file": "notebooks/02-attention-questions", "title": "Questions"}
+    assert yaml.safe_load(toc)["parts"][0]["chapters"][1] == {"file": "notebooks/03-masks"}
+    index = (book.root / "book/questions.md").read_text()
+    assert index.index("## Why is it built") < index.index("## What does it cost") < index.index("## Is it true")
+    assert "- [Why the root of $d_k$, and not $d_k$?](#q-why-root)\\\n  Because the variance of a score is $d_k$." in index
+    (book.root / "book/02-attention-questions.md").unlink()
+    assert collect.main(["--check"], book.root) == 1
+    assert "_toc.yml is not what the chapters say" in capsys.readouterr().out
+    assert collect.main([], book.root) == 0
+    assert (book.root / "_toc.yml").read_text() == TOC
+
+
+@pytest.mark.parametrize("old, new, message", [
+    ("(q-cost)=", "(q-why-root)=", "q-why-root is in book/02-attention-questions.md already"),
+    ("% group: cost", "% group: price", "a question needs a label, a group and an answer"),
+])
+def test_an_index_with_a_hole_is_refused(asked, book, capsys, old, new, message):
+    asked(QUESTIONS.replace(old, new))
+    assert collect.main([], book.root) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_long_questions_are_advised_and_no_fault(asked, book):
+    text = QUESTIONS.replace("More of it.", "word " * 1300 + "end.")
+    assert asked(text) == []
+    assert "q-why-root has 1,309 words" in "".join(layout.advice(read(book.root / "book/02-attention-questions.md")))
+
+
+# ---- budgets
+
+
+def test_what_is_folded_and_the_exercises_are_not_counted(book):
+    before = layout.size(read(book("02-attention.md", GOOD)))
+    assert 0 < before.lines < 10 and before.minutes == 1
+    more = GOOD.replace("Double x.", "Double x, please.").replace("assert double", "pass; assert double")
+    more = more.replace("import matplotlib", "import torch\nimport matplotlib").replace("plt.show()", "plt.show()\n1 + 1")
+    assert layout.size(read(book("02-attention.md", more))) == before
+    more = GOOD.replace("It scales.", "It scales scores.").replace("    return 2 * x\n```\n\n(", "    x = 2 * x\n    return x\n```\n\n(")
+    after = layout.size(read(book("02-attention.md", more)))
+    assert (after.words, after.lines, after.code) == (before.words + 1, before.lines + 1, before.code + 3)
+
+
+def test_minutes_are_words_and_code_at_their_speeds():
+    assert layout.Size(2000, 0, 0).minutes == 10
+    assert layout.Size(2000, 10, 500).minutes == 15
+    assert layout.Size(0, 0, 0).minutes == 1
+
+
+def test_chapters_have_a_budget_together(book, capsys, monkeypatch):
+    chapters = {"01-x.md": GOOD, "02-attention.md": GOOD.replace("statement-scale", "statement-b")}
+    for name, text in chapters.items():
+        book(name, text)
+    words = layout.size(read(book.root / "book/01-x.md")).words
+    monkeypatch.setattr(layout, "TOGETHER", {("01", "07"): 2 * words})
+    assert list(layout.together(book.root)) == []
+    monkeypatch.setattr(layout, "TOGETHER", {("01", "07"): 2 * words - 1})
+    assert list(layout.together(book.root)) == [f"chapters 01 to 07 have {2 * words} words together, {2 * words - 1} are allowed"]
+    assert layout.main([], book.root) == 1
+    assert "words together" in capsys.readouterr().out
+
+
+def test_a_chapter_that_waits_to_be_cut_is_listed(book, chapter, capsys):
+    (book.root / "book/A-notation.md").write_text(NOTATION)
+    old = GOOD.replace("**Needed first:** [chapter 1](01-x).\n**May be skipped:** nothing.", "## In this chapter\n\n- scale.")
+    old = old.replace("module: attention\n", "module: attention\nlong: true\n").replace("It scales.", "word " * 3000 + "end.")
+    book("02-attention.md", old)
+    assert layout.main([], book.root) == 0
+    assert capsys.readouterr().out == "layout: 1 chapters wait to be cut (tools/layout.py --drafts shows them)\n"
+    assert layout.main(["--drafts"], book.root) == 0
+    assert "book/02-attention.md: long: 3,0" in capsys.readouterr().out
 
 
 def test_what_is_woven_is_no_page_besides():

@@ -14,7 +14,9 @@ import sys
 import threading
 from pathlib import Path
 
+import layout
 import pytest
+from chapters import read
 from web.fetch import CDN, fetch
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -295,17 +297,34 @@ def chapters() -> dict:
 
 
 def test_a_chapter_shows_where_it_stands(chapters):
-    "A chapter's number, its place in the paper, the drawing with its parts lit, the launch button, and no launch cell."
+    "A chapter's number, its place in the paper, its minutes, the drawing with its parts lit, the launch button, and no launch cell."
     for name, page in chapters.items():
-        assert re.match(r"(\d+|[A-Z])\s", page.h1.get_text()) or name == "notebooks/the-hour.html", name
+        unnumbered = name == "notebooks/the-hour.html" or name.endswith("-questions.html")
+        assert bool(re.match(r"(\d+|[A-Z])\s", page.h1.get_text())) != unnumbered, name
         notebook = json.loads((ROOT / name).with_suffix(".ipynb").read_text(encoding="utf-8"))
         told = notebook["metadata"]["annotated"]
-        assert bool(page.select_one(".place")) == bool(told.get("paper") or told.get("module")), name
+        assert bool(page.select_one(".place")) or not (told.get("paper") or told.get("module")), name
+        said = [re.search(r"(\d+) minutes? to read", e.get_text()) for e in page.select(".place, .opening")]
+        assert [int(found[1]) for found in said if found] == [layout.size(read(ROOT / told["chapter"])).minutes], name
         lit = {e["data-part"] for e in page.select(".here svg.model .lit")}
         assert lit == set(told.get("lit", [])), name
         assert page.select_one('a[href*="colab"][href*="/notebooks/"]'), name
         assert not page.select(".tag_launch"), name
         assert all(cell.select_one("details:not([open])") for cell in page.select(".tag_setup")), name
+
+
+def test_the_front_page_shows_minutes_numbers_and_lines():
+    "Each chapter with its minutes, three numbers, and for each of eight questions where its answer stands."
+    built()
+    page = parsed("book/index.html")
+    times = {a["href"].removeprefix("../notebooks/"): a.find_parent("p").select_one(".time").get_text() for a in page.select(".main-line a")}
+    chapters = [name.removeprefix("notebooks/") for name in documents() if re.match(r"notebooks/\d\d-(?!.*-questions)", name)]
+    assert list(times) == chapters
+    assert all(re.fullmatch(r"\d+ min", time) for time in times.values())
+    assert len(page.select(".numbers strong")) == 3
+    rows = page.select("table.find tbody tr")
+    assert len(rows) == 8 and all(row.select("td:last-child a") for row in rows)
+    assert page.select_one(".shown svg.drawing")
 
 
 def test_cells_and_the_package_lead_to_each_other(chapters):

@@ -15,6 +15,7 @@ from jupytext.myst import myst_to_notebook
 ROOT = Path(__file__).resolve().parent.parent
 HOUR, CHAPTERS, APPENDICES = "the-hour.md", "[0-9][0-9]-*.md", "[A-Z]-*.md"
 CHAPTER = r"[0-9][0-9]-[\w-]+"
+QUESTIONS = "-questions"  # how the name of a chapter's second notebook ends
 
 
 class Refused(Exception):
@@ -42,7 +43,7 @@ class Cell:
 
 @dataclass
 class Chapter:
-    """One book/NN-name.md; or, without a chapter's template, an appendix that is a notebook or book/the-hour.md."""
+    """One book/NN-name.md; or, without its template, its questions, an appendix that is a notebook, or the hour."""
 
     path: Path
     text: str
@@ -62,6 +63,11 @@ class Chapter:
     def appendix(self) -> bool:
         """Whether the text has no number, and so no chapter's template."""
         return not self.number.isdigit()
+
+    @property
+    def questions(self) -> bool:
+        """Whether the text is a chapter's second notebook, which has a template of its own and exports nothing."""
+        return is_questions(self.path)
 
     @property
     def position(self) -> str:
@@ -84,6 +90,11 @@ class Chapter:
     @property
     def draft(self) -> bool:
         return bool(self.front.get("draft"))
+
+    @property
+    def long(self) -> bool:
+        """Whether the chapter waits to be cut: it has the older template and no budget yet."""
+        return bool(self.front.get("long"))
 
     @property
     def title(self) -> str:
@@ -138,15 +149,46 @@ def plain(node):
     return [plain(value) for value in node] if isinstance(node, list | tuple) else node
 
 
+def headings(chapter: Chapter) -> list[tuple[int, str]]:
+    """(line, title) of the sections, headings of the second level, outside fences."""
+    found = []
+    for cell in chapter.cells:
+        if cell.kind == "markdown":
+            outside = re.sub(r"^(`{3,}).*?^\1", lambda m: "\n" * m[0].count("\n"), cell.source, flags=re.M | re.S)
+            lines = enumerate(outside.splitlines(), cell.line)
+            found += [(number, line[3:].strip()) for number, line in lines if line.startswith("## ")]
+    return found
+
+
+def is_questions(path: Path) -> bool:
+    """Whether a file is `NN-name-questions`, the second notebook of the chapter `NN-name`."""
+    return path.name[:2].isdigit() and path.stem.endswith(QUESTIONS)
+
+
+def chapter_of(path: Path) -> Path:
+    """The chapter that a file with questions belongs to."""
+    return path.with_name(path.name.replace(f"{QUESTIONS}.", "."))
+
+
+def numbered(root: Path) -> list[Path]:
+    """The numbered chapters, each before its questions."""
+    return sorted((root / "book").glob(CHAPTERS), key=lambda path: path.stem)
+
+
 def paths(root: Path = ROOT) -> list[Path]:
-    """The numbered chapters."""
-    return sorted((root / "book").glob(CHAPTERS))
+    """The numbered chapters, without their questions."""
+    return [path for path in numbered(root) if not is_questions(path)]
+
+
+def second_notebooks(root: Path = ROOT) -> list[Path]:
+    """The second notebooks of the chapters."""
+    return [path for path in numbered(root) if is_questions(path)]
 
 
 def woven(root: Path = ROOT) -> list[Path]:
-    """Everything that is woven: the hour, the chapters, and those appendices that name a kernel; others are pages."""
+    """Everything that is woven: the hour, the chapters with their questions, the appendices that name a kernel."""
     hour, appendices = (root / "book").glob(HOUR), sorted((root / "book").glob(APPENDICES))
-    return [*hour, *paths(root), *(path for path in appendices if front_matter(path).get("kernelspec"))]
+    return [*hour, *numbered(root), *(path for path in appendices if front_matter(path).get("kernelspec"))]
 
 
 def front_matter(path: Path) -> dict:
@@ -160,17 +202,20 @@ def front_matter(path: Path) -> dict:
 
 
 def chosen(names: list[str], root: Path = ROOT) -> list[Path]:
-    """The texts that the command line names (`02`, `02-attention`, `book/02-attention.md`, `E`); none names all."""
+    """The texts that the command line names (`02`, `02-attention`, `book/02-attention.md`, `E`); none names all.
+
+    A number names the chapter and its questions, a whole name one file.
+    """
     every = woven(root)
     if not names:
         return every
     found = []
     for name in names:
         stem = Path(name).stem
-        hits = [p for p in every if p.stem == stem or p.stem.startswith(f"{stem}-")]
+        hits = [p for p in every if p.stem == stem] or [p for p in every if p.stem.startswith(f"{stem}-")]
         if not hits:
             raise SystemExit(f"no chapter {name} in book/")
-        found += hits
+        found += [p for p in hits if p not in found]
     return found
 
 
@@ -194,7 +239,7 @@ def module_order(root: Path = ROOT) -> dict[str, str]:
     """Module name -> its position, in that order; appendices that are refused are left out."""
     found = []
     for path in woven(root):
-        front = front_matter(path)
+        front = {} if is_questions(path) else front_matter(path)
         try:
             if front.get("module"):
                 found.append((position(path, front), front["module"]))

@@ -1,9 +1,12 @@
-"""Collect what the chapters say into two appendices, and give each module a page.
+"""Collect what the chapters say into pages of their own, and give each module a page.
 
     python tools/collect.py [--check]
 
-book/B-differences.md holds the rows of every table under `## What the paper does not say`,
-book/C-statements.md every `(statement-...)=` with a link to the cell that tests it.
+book/questions.md is the index of every question that a chapter's second notebook answers, by its group, with the first
+sentence of the answer; the statements put to the test, `(statement-...)=`, are the last group.
+book/B-differences.md begins with book/ten-differences.md, which is written by hand, and holds the rows of every table
+under `## What the paper does not say`.
+_toc.yml lists a chapter's questions under the chapter.
 book/api/ has a page for each module that a chapter makes, and one for the package itself: the page is read from the
 module when the book is built, and book/api.md sorts the modules into groups.
 `--check` writes nothing and exits 1, with a line for each page that is not up to date.
@@ -12,29 +15,51 @@ module when the book is built, and book/api.md sorts the modules into groups.
 import argparse
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from chapters import ROOT, Chapter, Refused, module_order, read, woven
+from chapters import ROOT, Chapter, Refused, chapter_of, headings, module_order, read, second_notebooks, woven
 
 HEADER = "| question | the paper | released code | here, and why |"
 SECTION = "## What the paper does not say"
 STATEMENT = re.compile(r"^\((statement-[a-z0-9-]+)\)=\n:{3,}\{admonition\} *(.+)\n((?:.*\n)*?):{3,}\s*$", re.MULTILINE)
+TEN = "ten-differences.md"
 
 DIFFERENCES = """# Differences and choices
 
-<!-- Made by tools/collect.py from the chapters: edit there. -->
+<!-- Made by tools/collect.py from the chapters and from book/ten-differences.md: edit there. -->
 
 A paper of eleven pages leaves choices open, and its released code sometimes makes another one than the text.
-Every such place, as the chapters that meet it say it: the paper, the released code, and what this book does and why.
 """
 
-STATEMENTS = """# Statements put to the test
+ALL_DIFFERENCES = """
+## Every choice, by chapter
+
+Every place that the chapters meet, as they say it: the paper, the released code, and what this book does and why.
+"""
+
+GROUPS = {  # the key after `% group:` -> the heading in the index
+    "why": "Why is it built this way?",
+    "how": "How exactly does it work?",
+    "instead": "What if one leaves it out, or does it otherwise?",
+    "cost": "What does it cost, and how fast is it?",
+    "learns": "What is learned, and how do we know?",
+    "practice": "What do I do?",
+    "said": "Is it true what people say?",
+}
+
+QUESTIONS_PAGE = """# All questions
 
 <!-- Made by tools/collect.py from the chapters: edit there. -->
 
+Each question is answered in one line here, and with its evidence behind the link: text, cells to run, a figure.
+A question can be read alone; the number at its end is the chapter that it belongs to.
+"""
+
+SAID = """
 Statements that many texts on the Transformer repeat, and what came out when they were run.
-Each links to the place where the test stands; the cell after it is the test.
+The cell after each is the test.
 """
 
 
@@ -47,15 +72,52 @@ MODULE = """# `{short}`
 """
 
 
+@dataclass(frozen=True)
+class Question:
+    """A section of a chapter's second notebook, as far as the index and the layout check need it."""
+
+    label: str  # "" where it has none
+    title: str
+    group: str | None
+    answer: str  # the first sentence; "" where something else stands first
+    line: int  # of the heading
+    end: int  # the line after the last
+
+
+def questions(chapter: Chapter) -> list[Question]:
+    """The questions that a second notebook answers; none for any other text."""
+    if not chapter.questions:
+        return []
+    lines, heads = chapter.text.splitlines(), headings(chapter)
+    ends = [line for line, _ in heads[1:]] + [len(lines) + 1]
+    return [question(lines, line, title, end) for (line, title), end in zip(heads, ends)]
+
+
+def question(lines: list[str], line: int, title: str, end: int) -> Question:
+    """The section from a heading to the next, lines counted from 1."""
+    label, above = "", line - 2
+    while above >= 0 and (named := re.fullmatch(r"\(([\w-]+)\)=", lines[above].strip())):
+        label = named[1] if named[1].startswith("q-") else label
+        above -= 1
+    said = [text.strip() for text in lines[line : end - 1] if text.strip()]
+    marked = re.fullmatch(r"% group: *(\S+)", said[0]) if said else None
+    first = "".join(said[bool(marked) :][:1])
+    plain = not re.match(r"[`~:]{3}|\$\$|[|>#%]|\+\+\+|<!--|!\[|\(.*\)=$|([-*]|\d+\.) ", first)
+    return Question(label, title, marked[1] if marked else None, first if plain else "", line, end)
+
+
 def link(chapter: Chapter, root: Path) -> str:
-    """The chapter's title, linked once the chapter is part of the page."""
+    """The chapter's title, linked once the chapter is part of the page; of questions, the chapter's they belong to."""
+    if chapter.questions:
+        chapter = read(chapter_of(chapter.path))
     title = f"{chapter.number.lstrip('0') or '0'}. {chapter.title}"
     return f"[{title}](../notebooks/{chapter.stem}.ipynb)" if in_toc(chapter, root) else title
 
 
 def in_toc(chapter: Chapter, root: Path) -> bool:
-    toc = root / "_toc.yml"
-    return toc.exists() and f"notebooks/{chapter.stem}" in files(yaml.safe_load(toc.read_text(encoding="utf-8")))
+    """Whether a text is part of the page; questions are with their chapter."""
+    toc, stem = root / "_toc.yml", chapter_of(chapter.path).stem if chapter.questions else chapter.stem
+    return toc.exists() and f"notebooks/{stem}" in files(yaml.safe_load(toc.read_text(encoding="utf-8")))
 
 
 def files(node) -> set[str]:
@@ -110,26 +172,66 @@ def statements(chapter: Chapter) -> list[tuple[str, str, str]]:
 
 
 def differences_page(chapters: list[Chapter], root: Path) -> str:
-    text = DIFFERENCES
+    text, ten = DIFFERENCES, root / "book" / TEN
+    if ten.exists():
+        text += f"\n{ten.read_text(encoding='utf-8').strip()}\n"
+    text += ALL_DIFFERENCES
     for chapter in chapters:
         if table := rows(chapter):
             kind = "appendix" if chapter.appendix else "chapter"
-            text += "\n".join([f"\n## {chapter.title}\n", f"From {kind} {link(chapter, root)}.\n", HEADER])
+            text += "\n".join([f"\n### {chapter.title}\n", f"From {kind} {link(chapter, root)}.\n", HEADER])
             text += "\n|---|---|---|---|\n" + "\n".join(table) + "\n"
     return text
 
 
-def statements_page(chapters: list[Chapter], root: Path) -> str:
-    lines, seen = [STATEMENTS, "| statement | in short | tested in |", "|---|---|---|"], {}
+def questions_page(chapters: list[Chapter], root: Path) -> str:
+    """The index: a list for each group, in the order of the chapters; statements behind the questions of theirs."""
+    seen: dict[str, str] = {}
+    groups: dict[str, list[str]] = {key: [] for key in GROUPS}
+    claims = []
     for chapter in chapters:
+        for found in questions(chapter):
+            if not found.label or found.group not in groups or not found.answer:
+                message = "a question needs a label, a group and an answer (tools/layout.py says which is missing)"
+                raise Refused(f"{chapter.name}:{found.line}: {message}")
+            groups[found.group].append(entry(chapter, root, found.label, found.title, found.answer, seen))
         for label, title, first in statements(chapter):
-            if label in seen:
-                raise Refused(f"{chapter.name}:1: {label} is in {seen[label]} already")
-            seen[label] = chapter.name
-            title, first = (re.sub(r"(?<!\\)\|", r"\\|", t) for t in (title, first))
-            shown = f"[{title}](#{label})" if in_toc(chapter, root) else title
-            lines.append(f"| {shown} | {first} | {link(chapter, root)} |")
-    return "\n".join(lines) + "\n"
+            claims.append(entry(chapter, root, label, title, first, seen))
+    text = QUESTIONS_PAGE
+    for key, entries in groups.items():
+        if entries or (key == "said" and claims):
+            text += f"\n(questions-{key})=\n## {GROUPS[key]}\n" + "".join(["\n", *entries] if entries else [])
+    return text + (SAID + "\n" + "".join(claims) if claims else "")
+
+
+def entry(chapter: Chapter, root: Path, label: str, title: str, answer: str, seen: dict[str, str]) -> str:
+    """A line of the index; a label that is there already is refused."""
+    if label in seen:
+        raise Refused(f"{chapter.name}:1: {label} is in {seen[label]} already")
+    seen[label] = chapter.name
+    where = chapter.number.lstrip("0") or "0"
+    if in_toc(chapter, root):
+        title, where = f"[{title}](#{label})", f"[{where}](../notebooks/{chapter.stem}.ipynb)"
+    return f"- {title}\\\n  {answer} ({where})\n"
+
+
+NESTED = r"  sections:\n\1    - file: notebooks/\2-questions\n(?:\1      title: .*\n)?"
+LISTED = re.compile(rf"^( *)- file: notebooks/([0-9]{{2}}-[\w-]+)\n(?:\1{NESTED})?", re.MULTILINE)
+
+
+def toc_text(root: Path) -> str | None:
+    """The table of contents with each file of questions under its chapter; None where there is no such table."""
+    toc = root / "_toc.yml"
+    there = {chapter_of(path).stem: path.stem for path in second_notebooks(root)}
+
+    def listing(match: re.Match) -> str:
+        space, stem = match[1], match[2]
+        line = f"{space}- file: notebooks/{stem}\n"
+        if stem not in there:
+            return line
+        return f"{line}{space}  sections:\n{space}    - file: notebooks/{there[stem]}\n{space}      title: Questions\n"
+
+    return LISTED.sub(listing, toc.read_text(encoding="utf-8")) if toc.exists() else None
 
 
 def module_pages(root: Path) -> dict[str, str]:
@@ -145,7 +247,7 @@ def left_over(pages: dict[str, str], root: Path) -> list[Path]:
 
 
 def main(argv=None, root: Path = ROOT) -> int:
-    parser = argparse.ArgumentParser(description="Make the appendices that are collected from the chapters.")
+    parser = argparse.ArgumentParser(description="Make the pages that are collected from the chapters.")
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 where a page is stale")
     args = parser.parse_args(argv)
     failed = False
@@ -153,16 +255,19 @@ def main(argv=None, root: Path = ROOT) -> int:
         chapters = [read(path) for path in woven(root)]
         pages = {
             "B-differences.md": differences_page(chapters, root),
-            "C-statements.md": statements_page(chapters, root),
+            "questions.md": questions_page(chapters, root),
         } | module_pages(root)
     except Refused as error:
         print(error, file=sys.stderr)
         return 1
-    for name, text in pages.items():
-        target = root / "book" / name
+    targets = {root / "book" / name: text for name, text in pages.items()}
+    if (listed := toc_text(root)) is not None:
+        targets[root / "_toc.yml"] = listed
+    for target, text in targets.items():
         if target.exists() and target.read_text(encoding="utf-8") == text:
             continue
-        print(f"book/{name} is " + ("not what the chapters say" if args.check else "written"))
+        name = target.relative_to(root).as_posix()
+        print(f"{name} is " + ("not what the chapters say" if args.check else "written"))
         failed |= args.check
         if not args.check:
             target.parent.mkdir(exist_ok=True)

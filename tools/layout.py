@@ -3,7 +3,8 @@
     python tools/layout.py [--drafts] [CHAPTER ...]
 
 Prints `book/NN-name.md:LINE: what is wrong` and exits 1. A chapter with `draft: true` in its front matter
-may break these rules: its remarks are counted, and shown with --drafts.
+may break these rules: its remarks are counted, and shown with --drafts. One with `long: true` waits to be cut:
+it has no budget and the older opening, and is listed with --drafts.
 """
 
 import argparse
@@ -12,17 +13,24 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
-from chapters import ROOT, Cell, Chapter, Refused, chosen, read
-from collect import HEADER, rows, statements
+from chapters import QUESTIONS, ROOT, Cell, Chapter, Refused, chapter_of, chosen, headings, paths, read
+from collect import GROUPS, HEADER, Question, questions, rows, statements
 from tangle import code_lines, name_of
 
-SECTIONS = ["In this chapter", "What the paper does not say", "Recap", "Exercises", "What comes next"]
+CHOICES, NEXT = "What the paper does not say", "What comes next"
+SECTIONS = [CHOICES, "Recap", "Exercises", NEXT]
+OPENING = ("**Needed first:** ", "**May be skipped:** ")
 LONGEST, MEDIAN, WIDTH, OUTPUT, MARGIN = 25, 8, 100, 15, 40
-WORDS = (8, 15)
+WORDS, LINES = (2200, 3000), (250, 350)  # of prose and of shown code in a chapter: as a rule, and at most
+TOGETHER = {("01", "07"): 14_000, ("00", "21"): 50_000}  # words of prose in all chapters from one to the other
+QUESTION, ANSWER = (300, 1200), 40  # words of a question, and of its first sentence
+FOLDED = {"hide-input", "hide-cell", "remove-cell", "remove-input", "setup", "check", "solution"}
+PROSE_SPEED, CODE_SPEED = 200, 100  # words a minute
 SYMBOLS = "| symbol | code | shape |"
 PLACES = re.compile(r"(?<![\w.:/])/(?:home|root|tmp|usr|opt|Users|work|mnt|srv)/[\w.-]")
 REGISTRY = re.compile(r"--(?:extra-)?index-url|--registry|registry *= *[\"']?https?:|PIP_INDEX_URL|npm_config_registry")
@@ -36,7 +44,8 @@ Problem = tuple[int, str]
 
 def check(chapter: Chapter, root: Path = ROOT) -> list[Problem]:
     """(line, message) for each rule the chapter breaks."""
-    tests = (template, prose, quotes, margins, cells, figures, exercises, symbols, tables, run_here, machine, fences)
+    tests = (template, budget, prose, quotes, margins, cells, figures, exercises, symbols, tables, run_here, machine,
+             fences)
     return sorted({p for test in tests for p in test(chapter, root)})
 
 
@@ -65,7 +74,7 @@ def text_lines(chapter: Chapter) -> Iterator[Problem]:
 
 def template(chapter: Chapter, root: Path) -> Iterator[Problem]:
     """Title, quote, and the sections in their order; the first cell is the setup."""
-    if not chapter.appendix and not isinstance(chapter.front.get("paper"), list):
+    if not chapter.appendix and not chapter.questions and not isinstance(chapter.front.get("paper"), list):
         yield 1, "no list `paper:` in the front matter"
     first = chapter.cells[0] if chapter.cells else None
     if first is None or first.kind != "markdown" or not first.source.startswith("# "):
@@ -75,29 +84,155 @@ def template(chapter: Chapter, root: Path) -> Iterator[Problem]:
     code = chapter.code()
     if not code or "setup" not in code[0].tags:
         yield code[0].line if code else 1, "the first cell is tagged `setup`"
-    if chapter.appendix:  # no part of the paper: its sections are its own
-        return
+    if chapter.questions:
+        yield from questions_template(chapter)
+    elif not chapter.appendix:  # which is no part of the paper: its sections are its own
+        yield from sections(chapter)
+        if not chapter.long:
+            yield from opening(chapter)
+            yield from asks(chapter)
+
+
+def sections(chapter: Chapter) -> Iterator[Problem]:
+    """What a chapter ends with, in its order."""
     heads = [(n, t) for n, t in headings(chapter) if t in SECTIONS]
     names = [t for _, t in heads]
     for section in SECTIONS:
-        if section not in names and not (section == SECTIONS[1] and not chapter.front.get("paper")):
+        if section not in names and not (section == CHOICES and not chapter.front.get("paper")):
             yield 1, f"no section `## {section}`"
     if names != [s for s in SECTIONS if s in names]:
         yield heads[0][0], f"sections out of order: {', '.join(names)}"
 
 
-def headings(chapter: Chapter) -> Iterator[Problem]:
-    for cell in chapter.cells:
-        if cell.kind == "markdown":
-            outside = re.sub(r"^(`{3,}).*?^\1", lambda m: "\n" * m[0].count("\n"), cell.source, flags=re.M | re.S)
-            for number, line in enumerate(outside.splitlines(), cell.line):
-                if line.startswith("## "):
-                    yield number, line[3:].strip()
+def opening(chapter: Chapter) -> Iterator[Problem]:
+    """After title and quote, a paragraph of two lines: what is needed first, and what may be skipped."""
+    for number, title in headings(chapter):
+        if title == "In this chapter":
+            yield number, "no section `## In this chapter`: two lines under the title say what is needed"
+    first = chapter.cells[0] if chapter.cells else None
+    said = [(n, t) for n, t in text_lines(chapter) if first and t and not t.startswith(">") and n >= first.line]
+    found = [n for (n, line), start in zip(said, OPENING) if line.startswith(start)]
+    if len(found) != 2 or found[1] != found[0] + 1:
+        yield said[0][0] if said else 1, f"the text begins with two lines, `{OPENING[0]}...` and `{OPENING[1]}...`"
+    elif len(said) > 2 and said[2][0] == said[1][0] + 1:
+        yield said[2][0], f"`{OPENING[0]}` and `{OPENING[1]}` are a paragraph by themselves"
+
+
+def asks(chapter: Chapter) -> Iterator[Problem]:
+    """The last section links every question of the chapter's second notebook, and no other."""
+    path = chapter.path.with_name(f"{chapter.stem}{QUESTIONS}.md")
+    if not path.exists():
+        return
+    start = next((n for n, title in headings(chapter) if title == NEXT), None)
+    if start is None:  # said elsewhere
+        return
+    linked = re.findall(r"\]\(#?(q-[\w-]+)\)", "\n".join(chapter.text.splitlines()[start:]))
+    there = [question.label for question in questions(read(path)) if question.label]
+    for label in there:
+        if label not in linked:
+            yield start, f"`## {NEXT}` does not link the question {label}"
+    for label in linked:
+        if label not in there:
+            yield start, f"`## {NEXT}` links {label}, which is no question of {path.name}"
+
+
+def questions_template(chapter: Chapter) -> Iterator[Problem]:
+    """A chapter's second notebook: every section is a question with a label, a group, and its answer first."""
+    if not chapter_of(chapter.path).exists():
+        yield 1, f"questions without a chapter: there is no book/{chapter_of(chapter.path).name}"
+    for key in ("module", "paper", "lit"):
+        if chapter.front.get(key):
+            yield 1, f"`{key}:` belongs to the chapter, not to its questions"
+    if not chapter.title.startswith("Questions: "):
+        yield 1, "the title begins with `Questions: `"
+    for cell in chapter.code("export"):
+        yield cell.line, "questions export nothing: this stands in the chapter"
+    found = questions(chapter)
+    if not found:
+        yield 1, "a page of questions without a question"
+    for question in found:
+        for message in faults(question):
+            yield question.line, message
+
+
+def faults(question: Question) -> Iterator[str]:
+    """What is wrong with the form of a question."""
+    if not question.label:
+        yield "a question has a label on the line above, `(q-short-name)=`"
+    if not question.title.endswith("?"):
+        yield f"a question's heading ends in a question mark: {question.title!r}"
+    if question.group is None:
+        yield "the line under a question's heading says its group, `% group: why`"
+    elif question.group not in GROUPS:
+        yield f"no group {question.group!r}; there are {', '.join(GROUPS)}"
+    if not question.answer:
+        yield "a question is answered in its first sentence, before anything else"
+    elif (n := len(question.answer.split())) > ANSWER:
+        yield f"an answer of {n} words, {ANSWER} are allowed in the first sentence"
+
+
+# ---- how long it is
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much a reader reads: without exercises, and without cells that are folded."""
+
+    words: int  # of prose
+    lines: int  # of shown code: no blank lines, comments or docstrings
+    code: int  # words of the cells shown, as they stand
+
+    @property
+    def minutes(self) -> int:
+        """Reading time, at 200 words of prose and 100 words of code a minute."""
+        return max(1, round(self.words / PROSE_SPEED + self.code / CODE_SPEED))
+
+
+def size(chapter: Chapter) -> Size:
+    """What the budgets, the minutes on the page and the way points count, and nothing else counts."""
+    read_here = outside_exercises(chapter)
+    words = sum(len(line.split()) for number, line in text_lines(chapter) if read_here(number))
+    shown = [c for c in chapter.code() if read_here(c.line) and not FOLDED & set(c.tags)]
+    return Size(words, sum(map(length, shown)), sum(len(c.source.split()) for c in shown))
+
+
+def outside_exercises(chapter: Chapter) -> Callable[[int], bool]:
+    """Whether a line stands outside the section of exercises."""
+    heads = [*headings(chapter), (len(chapter.text.splitlines()) + 1, "")]
+    spans = [(a, b) for (a, title), (b, _) in zip(heads, heads[1:]) if title == "Exercises"]
+    return lambda number: not any(a <= number < b for a, b in spans)
+
+
+def budget(chapter: Chapter, root: Path) -> Iterator[Problem]:
+    """A chapter is short."""
+    if chapter.appendix or chapter.questions:
+        return
+    found = size(chapter)
+    kept = found.words <= WORDS[1] and found.lines <= LINES[1]
+    if chapter.long:
+        if kept:
+            yield 1, "`long: true` in the front matter, and the chapter keeps its budget: the mark goes"
+        return
+    if found.words > WORDS[1]:
+        yield 1, f"{found.words:,} words, {WORDS[1]:,} are allowed"
+    if found.lines > LINES[1]:
+        yield 1, f"{found.lines} lines of shown code, {LINES[1]} are allowed"
+
+
+def together(root: Path) -> Iterator[str]:
+    """Chapters that are too long as a whole; one that waits to be cut counts as what it should be."""
+    found = [(chapter.number, WORDS[0] if chapter.long else size(chapter).words) for chapter in map(read, paths(root))]
+    for (first, last), allowed in TOGETHER.items():
+        if (total := sum(words for number, words in found if first <= number <= last)) > allowed:
+            yield f"chapters {first} to {last} have {total:,} words together, {allowed:,} are allowed"
 
 
 def prose(chapter: Chapter, root: Path) -> Iterator[Problem]:
-    """One sentence a line, and a sentence on one line; no emoji."""
+    """One sentence a line, and a sentence on one line; no emoji; links that the built page can follow."""
     lines = dict(text_lines(chapter))
+    for number, line in enumerate(chapter.text.splitlines(), 1):
+        for name, ending in re.findall(r"\]\(((?:\d\d|[A-Z])-[\w-]+)(\.md|\.ipynb)\b", line):
+            yield number, f"a link to another text names it alone: the page finds `{name}`, not `{name}{ending}`"
     for number, line in lines.items():
         if EMOJI.search(line):
             yield number, "no emoji"
@@ -182,7 +317,7 @@ def cells(chapter: Chapter, root: Path) -> Iterator[Problem]:
         if (n := length(cell)) > LONGEST and not has_class and not folded:
             yield cell.line, f"a cell of {n} lines, {LONGEST} are allowed"
     lengths = [length(c) for c in chapter.code()]
-    if lengths and not chapter.appendix and (m := statistics.median(lengths)) > MEDIAN:
+    if lengths and not chapter.appendix and not chapter.questions and (m := statistics.median(lengths)) > MEDIAN:
         yield 1, f"half of the cells have {m:g} lines or more, {MEDIAN} are allowed"
 
 
@@ -200,9 +335,11 @@ def figures(chapter: Chapter, root: Path) -> Iterator[Problem]:
 
 
 def run_here(chapter: Chapter, root: Path) -> Iterator[Problem]:
-    """Every exported public name is used in another cell of its chapter."""
+    """Every exported public name is used in another cell of its chapter, or in its questions."""
     names, used = {}, []
-    for cell in chapter.code():
+    second = chapter.path.with_name(f"{chapter.stem}{QUESTIONS}.md")
+    more = read(second).code() if second.exists() and not chapter.appendix else []
+    for cell in chapter.code() + more:
         try:
             body = cell.tree.body
         except SyntaxError:
@@ -256,7 +393,7 @@ def symbols(chapter: Chapter, root: Path) -> Iterator[Problem]:
     notation = root / "book" / "A-notation.md"
     lines = chapter.text.splitlines()
     headers = [n for n, line in enumerate(lines) if line.strip() == SYMBOLS]
-    if not headers and re.search(r"^(\$\$|`{3,}\{math\})", chapter.text, re.MULTILINE):
+    if not headers and not chapter.questions and re.search(r"^(\$\$|`{3,}\{math\})", chapter.text, re.MULTILINE):
         yield 1, f"an equation, but no table with the header {SYMBOLS}"
     known = first_column(notation.read_text(encoding="utf-8").splitlines()) if notation.exists() else None
     for start in headers:
@@ -283,7 +420,7 @@ def first_column(lines: list[str]) -> set[str]:
 def tables(chapter: Chapter, root: Path) -> Iterator[Problem]:
     """The table of choices and the statements can be collected."""
     try:
-        if f"## {SECTIONS[1]}" in chapter.text and not rows(chapter):
+        if f"## {CHOICES}" in chapter.text and not rows(chapter):
             yield 1, f"no rows under {HEADER}"
         statements(chapter)
     except Refused as error:
@@ -337,10 +474,17 @@ def outputs(chapter: Chapter, root: Path) -> Iterator[Problem]:
 
 def advice(chapter: Chapter) -> Iterator[str]:
     """What is worth knowing and no fault."""
-    words = sum(len(line.split()) for _, line in text_lines(chapter))
-    ratio = words / max(1, sum(length(c) for c in chapter.code()))
-    if not WORDS[0] <= ratio <= WORDS[1]:
-        yield f"{ratio:.1f} words for a line of code, {WORDS[0]} to {WORDS[1]} are usual"
+    found = size(chapter)
+    if not chapter.appendix and not chapter.questions and not chapter.long:
+        if WORDS[0] < found.words <= WORDS[1]:
+            yield f"{found.words:,} words, {WORDS[0]:,} are the rule"
+        if LINES[0] < found.lines <= LINES[1]:
+            yield f"{found.lines} lines of shown code, {LINES[0]} are the rule"
+    if chapter.questions:
+        for question in questions(chapter):
+            words = sum(len(t.split()) for n, t in text_lines(chapter) if question.line < n < question.end)
+            if not QUESTION[0] <= words <= QUESTION[1]:
+                yield f"{question.label} has {words:,} words, {QUESTION[0]} to {QUESTION[1]:,} are usual"
     shown = [c for c in chapter.code() if not {"hide-input", "hide-cell"} & set(c.tags)]
     if wide := [n for c in shown for n, line in enumerate(c.source.splitlines(), c.line) if len(line) > WIDTH]:
         yield f"{len(wide)} shown lines of code over {WIDTH} columns, the first on line {wide[0]}"
@@ -349,18 +493,20 @@ def advice(chapter: Chapter) -> Iterator[str]:
 def main(argv=None, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(description="Check the chapters' form.")
     parser.add_argument("chapters", nargs="*", metavar="CHAPTER", help="02 or book/02-attention.md; all by default")
-    parser.add_argument("--drafts", action="store_true", help="show the remarks on drafts too")
+    parser.add_argument("--drafts", action="store_true", help="show the remarks on drafts, and what waits to be cut")
     args = parser.parse_args(argv)
-    failed, drafts, remarks = False, 0, 0
+    failed, broken, drafts, remarks, waiting = False, False, 0, 0, []
     for path in chosen(args.chapters, root):
         try:
             chapter = read(path)
             found = check(chapter, root) + sorted(outputs(chapter, root))
         except Refused as error:
             print(error)
-            failed = True
+            failed = broken = True
             continue
         drafts += chapter.draft
+        if chapter.long:
+            waiting.append(chapter)
         if chapter.draft:
             remarks += len(found)
         else:
@@ -370,8 +516,17 @@ def main(argv=None, root: Path = ROOT) -> int:
         if args.drafts or not chapter.draft:
             for line, message in found:
                 print(f"{chapter.name}:{line}: {message}" + (" (draft)" if chapter.draft else ""))
+    if not args.chapters and not broken:
+        for message in together(root):
+            print(message)
+            failed = True
     if drafts:
         print(f"layout: {drafts} drafts, {remarks} remarks on them (tools/layout.py --drafts shows them)")
+    if waiting:
+        print(f"layout: {len(waiting)} chapters wait to be cut (tools/layout.py --drafts shows them)")
+        for chapter in waiting if args.drafts else []:
+            found = size(chapter)
+            print(f"{chapter.name}: long: {found.words:,} words, {found.lines} lines of shown code")
     return int(failed)
 
 

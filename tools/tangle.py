@@ -33,6 +33,9 @@ IMPORT = (ast.Import, ast.ImportFrom)
 def tangle(chapter: Chapter, order: dict[str, str]) -> tuple[str | None, list[str]]:
     """The module a chapter makes (None without exported cells) and the rules it breaks."""
     cells = chapter.code("export")
+    if chapter.questions:  # their chapter makes the module
+        found = [f"{chapter.name}:1: questions name no `module:`"] * bool(chapter.module)
+        return None, found + [f"{chapter.at(cell)}: questions export nothing: a chapter does" for cell in cells]
     try:
         here = chapter.position  # an appendix with a module says where it stands
     except Refused as error:

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 import annotated_api as api
+import annotated_front as front
 from annotated_drawing import PARTS, drawing
 from docutils import nodes
 from sphinx import addnodes
@@ -63,11 +64,16 @@ def number(docname: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def asks(docname: str) -> bool:
+    "Whether a page is a chapter's second notebook, its questions."
+    return number(docname) is not None and docname.endswith("-questions")
+
+
 def letter(docname: str) -> str:
-    "The number of a chapter or the letter of an appendix."
+    "The number of a chapter, Q and that number for its questions, or the letter of an appendix."
     match = re.match(r"([A-Z])-", docname.rsplit("/", 1)[-1])
     n = number(docname)
-    return match[1] if match else "" if n is None else str(n)
+    return match[1] if match else "" if n is None else f"Q{n}" if asks(docname) else str(n)
 
 
 def kind(docname: str) -> str:
@@ -87,7 +93,7 @@ def prepare(app, doctree) -> None:
     docname = env.docname
     told = about(env, docname)
     title(doctree, docname)
-    masthead(app, doctree, told)
+    masthead(app, doctree, docname, told)
     for cell in list(doctree.findall(lambda n: isinstance(n, nodes.container) and "cell" in n.get("classes", []))):
         dress(env, docname, cell, told.get("module"))
     colour(doctree)
@@ -99,13 +105,13 @@ def prepare(app, doctree) -> None:
 def title(doctree, docname: str) -> None:
     "Put the chapter's number before its title, where the sidebar finds it too."
     head = next(doctree.findall(nodes.title), None)
-    sign = letter(docname)
+    sign = "" if asks(docname) else letter(docname)
     if head is not None and sign:
         head.insert(0, nodes.inline("", f"{sign}\u2002", classes=["chapter-number"]))
 
 
-def masthead(app, doctree, told: dict) -> None:
-    "Under the title: the place in the paper, the module, and the drawing with the parts at hand lit."
+def masthead(app, doctree, docname: str, told: dict) -> None:
+    "Under the title: the place in the paper, the module, the minutes, and the drawing with the parts at hand lit."
     head = next(doctree.findall(nodes.title), None)
     if head is None or not told:
         return
@@ -125,6 +131,12 @@ def masthead(app, doctree, told: dict) -> None:
             line += nodes.Text(" · ")
         line += nodes.Text("code: ")
         line += module_link(app.env, f"annotated.{told['module']}")
+    stem = docname.rsplit("/", 1)[-1]
+    if asks(docname):
+        chapter = f"notebooks/{stem.removesuffix('-questions')}"
+        line += [nodes.Text("behind "), front.to_page(chapter, nodes.Text(f"chapter {number(docname)}"))]
+    if not front.opening(doctree, stem) and (time := front.minutes(stem)):
+        line += nodes.Text(f"{' · ' if line.children else ''}{front.spoken(time)} to read")
     if line.children:
         below.append(line)
     for node in reversed(below):
@@ -352,6 +364,7 @@ def setup(app):
     app.add_directive("annotated-api", api.Reference)
     app.add_directive("annotated-group", api.Group)
     app.add_directive("model-map", ModelMapDirective)
+    front.setup(app)
     app.connect("config-inited", host)
     app.connect("builder-inited", start)
     app.connect("env-get-outdated", outdated)

@@ -1,0 +1,212 @@
+"""The front page: minutes, the main line, numbers from records, and where the code answers eight questions.
+
+Nothing of it is typed: minutes are counted by tools/layout.py, numbers are read from results/, lines found by tools/find.py.
+"""
+
+import functools
+import json
+import re
+from pathlib import Path
+
+import annotated_api  # which makes tools/ importable
+import find
+import layout
+import yaml
+from chapters import paths, read
+from docutils import nodes
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective, SphinxRole
+
+ROOT = annotated_api.ROOT
+log = logging.getLogger(__name__)
+
+
+# ---------------------------------------------------------------- minutes
+
+@functools.cache
+def minutes_of(path: Path, changed: float) -> int:
+    "Counted anew when the file changed: a build may follow another in one process."
+    return layout.size(read(path)).minutes
+
+
+def minutes(stem: str) -> int | None:
+    "How long a woven page takes to read, without exercises and folded cells; None for other pages."
+    path = ROOT / "book" / f"{stem}.md"
+    return minutes_of(path, path.stat().st_mtime) if path.exists() else None
+
+
+def spoken(n: int) -> str:
+    "`14 minutes`; from two hours on, `9 hours`."
+    return f"{n / 60:.0f} hours" if n >= 115 else f"{n} minute{'s' * (n != 1)}"
+
+
+class Minutes(SphinxRole):
+    "`` {minutes}`the-hour` `` is how long that page takes; `` {minutes}`main line` `` is all chapters."
+
+    def run(self):
+        if self.text == "main line":
+            return [nodes.Text(spoken(sum(minutes(path.stem) for path in paths(ROOT))))], []
+        found = minutes(self.text)
+        if found is None:
+            return [], [self.inliner.reporter.warning(f"no page {self.text} with minutes", line=self.lineno)]
+        return [nodes.Text(spoken(found))], []
+
+
+OPENING = re.compile(r"(Needed first|May be skipped):$")
+
+
+def opening(doctree, stem: str) -> bool:
+    "Put the minutes before the two lines under a title, and each on a line of its own; whether there are such lines."
+    for paragraph in doctree.findall(nodes.paragraph):
+        said = [child for child in paragraph.children if child.astext()]  # the parser leaves empty texts between others
+        if said and isinstance(said[0], nodes.strong) and said[0].astext() == "Needed first:":
+            break
+    else:
+        return False
+    lines = nodes.line_block(classes=["opening"])
+    time = nodes.line()
+    time += [nodes.strong("", "Takes:"), nodes.Text(f" {spoken(minutes(stem))} to read, exercises apart.")]
+    lines += time
+    for child in said:
+        if isinstance(child, nodes.strong) and OPENING.match(child.astext()):
+            lines += nodes.line()
+        if isinstance(child, nodes.Text):
+            child = nodes.Text(str(child).replace("\n", " "))
+        lines[-1] += child
+    paragraph.replace_self(lines)
+    return True
+
+
+# ---------------------------------------------------------------- links
+
+def to_page(docname: str, *words: nodes.Node) -> nodes.Node:
+    "A link to a page of the book that keeps what is in it, as Sphinx's own does not; `resolve` gives it an address."
+    return nodes.inline("", "", *words, classes=["to-page"], page=docname)
+
+
+def resolve(app, doctree, docname: str) -> None:
+    for node in list(doctree.findall(nodes.inline)):
+        if "to-page" not in node["classes"]:
+            continue
+        if node["page"] not in app.env.found_docs:
+            log.warning("there is no page %s", node["page"], location=docname)
+            continue
+        uri = app.builder.get_relative_uri(docname, node["page"])
+        node.replace_self(nodes.reference("", "", *node.children, refuri=uri, internal=True))
+
+
+# ---------------------------------------------------------------- the main line
+
+def contents() -> list[tuple[str, list[str]]]:
+    "The parts of _toc.yml that hold chapters: caption -> stems."
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    chapters = {path.stem for path in paths(ROOT)}
+    parts = [(part.get("caption", ""), [Path(entry.get("file", "")).name for entry in part["chapters"]]) for part in toc["parts"]]
+    kept = [(caption, [stem for stem in stems if stem in chapters]) for caption, stems in parts]
+    return [(caption, stems) for caption, stems in kept if stems]
+
+
+class MainLine(SphinxDirective):
+    "`main-line`: the chapters, part by part, each with its minutes."
+
+    def run(self):
+        box = nodes.container(classes=["main-line"])
+        for caption, stems in contents():
+            part = nodes.container(classes=["part"])
+            part += nodes.paragraph("", caption, classes=["part-name"])
+            rows = nodes.bullet_list(classes=["chapters"])
+            for stem in stems:
+                chapter = read(ROOT / "book" / f"{stem}.md")
+                sign = nodes.inline("", str(int(chapter.number)), classes=["chapter-number"])
+                link = to_page(f"notebooks/{stem}", sign, nodes.Text(chapter.title))
+                time = nodes.inline("", f"{minutes(stem)} min", classes=["time"])
+                rows += nodes.list_item("", nodes.paragraph("", "", link, nodes.Text(" "), time))
+            part += rows
+            box += part
+        return [box]
+
+
+# ---------------------------------------------------------------- numbers from records
+
+def record(name: str, file: str):
+    return json.loads((ROOT / "results" / name / file).read_text(encoding="utf-8"))
+
+
+def numbers() -> list[tuple[str, str, str]]:
+    "Three results of records: the number, what it is, and the page that says more."
+    hour = record("hour", "scores.json")["seeds"]
+    worst = min(hour, key=lambda row: row["exact"])
+    seconds = round(max(row["seconds"] for row in hour), -1)
+    text = (ROOT / "results/tatoeba-cpu/log.jsonl").read_text(encoding="utf-8")
+    trained = max(json.loads(line).get("seconds", 0) for line in text.splitlines()) / 60
+    tatoeba, marian = record("tatoeba-cpu", "scores.json"), record("21-marian", "scores.json")
+    peer = marian["greedy"]["transformers"]
+    assert peer["outputs equal to ours"] == 1 and record("tatoeba-cpu", "run.json")["machine"]["threads"] == 1
+    return [
+        (f"{worst['exact']} of {worst['sentences']}",
+         f"new sentences translated exactly by the hour's model, trained for {seconds:.0f} seconds on one core;"
+         f" the worst of {len(hour)} runs",
+         "notebooks/the-hour"),
+        (f"{tatoeba['bleu']:.1f} BLEU",
+         f"on {tatoeba['sentences']:,} new English sentences of Tatoeba into German, after {trained:.0f} minutes of training on one core",
+         "notebooks/10-training"),
+        (f"{peer['times as long as ours']:.1f} times",
+         f"as fast as the library transformers with the same published weights, and the same {marian['lines']} translations;"
+         " greedy search on a CPU",
+         "notebooks/21-real-weights"),
+    ]
+
+
+class Records(SphinxDirective):
+    "`record-numbers`: what `numbers` finds, each a link."
+
+    def run(self):
+        box = nodes.container(classes=["numbers"])
+        for number, words, page in numbers():
+            link = to_page(page, nodes.strong("", number))
+            box += nodes.paragraph("", "", link, nodes.Text(f" {words}"))
+        return [box]
+
+
+# ---------------------------------------------------------------- find it fast
+
+def inline(words: str) -> list[nodes.Node]:
+    "Text in which `code` is code."
+    return [nodes.literal("", part) if i % 2 else nodes.Text(part) for i, part in enumerate(words.split("`"))]
+
+
+class FindItFast(SphinxDirective):
+    "`find-it-fast`: the rows of tools/find.py, each line of code linked in the repository, its cell and its page in the book."
+
+    def run(self):
+        table = nodes.table(classes=["find"])
+        group = nodes.tgroup(cols=3)
+        group += [nodes.colspec(colwidth=width) for width in (30, 40, 30)]
+        head, body = nodes.thead(), nodes.tbody()
+        head += self.row(*([nodes.Text(words)] for words in ("question", "answer", "where")))
+        body += [self.row(inline(row.question), inline(row.answer), self.where(row)) for row in find.ROWS]
+        group += [head, body]
+        table += group
+        return [table]
+
+    def row(self, *cells) -> nodes.row:
+        return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", *cell)) for cell in cells))
+
+    def where(self, row: find.Row) -> list[nodes.Node]:
+        repository = self.config.html_theme_options["repository_url"]
+        out: list[nodes.Node] = []
+        for place in row.code:
+            module = place.name.split(".")[0]
+            n = find.line(place)
+            address = f"{repository}/blob/main/annotated/{module}.py#L{n}"
+            out += [nodes.reference("", "", nodes.literal("", f"{module}.py:{n}"), refuri=address), nodes.Text(", ")]
+        words = "appendix\u00a0" + row.page.split("/")[1][0] if row.page.startswith("book/") else f"chapter\u00a0{int(row.page.split('/')[1][:2])}"
+        return [*out, to_page(row.page, nodes.Text(words))]
+
+
+def setup(app):
+    app.add_role("minutes", Minutes())
+    app.add_directive("main-line", MainLine)
+    app.add_directive("record-numbers", Records)
+    app.add_directive("find-it-fast", FindItFast)
+    app.connect("doctree-resolved", resolve)

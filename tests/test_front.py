@@ -1,0 +1,185 @@
+"""The front page and the index of questions: nothing typed that is counted, read from a record, or found by name."""
+
+import json
+import re
+import sys
+
+import collect
+import find
+import layout
+import pytest
+from chapters import ROOT, Refused, paths, read, woven
+from docutils import nodes
+from docutils.core import publish_doctree
+
+sys.path.append(str(ROOT / "book" / "_ext"))
+
+import annotated_book  # noqa: E402
+import annotated_front as front  # noqa: E402
+
+INDEX = (ROOT / "book" / "index.md").read_text(encoding="utf-8")
+
+
+# ---- find it fast
+
+EIGHT = [
+    "Where are the scores scaled, and why?",
+    "Which axis is masked?",
+    "Where would I put the norm first?",
+    "What do the embeddings and the last layer share?",
+    "What changes from base to big?",
+    "Where does the rate peak?",
+    "How does beam search stop?",
+    "Where do we differ from the paper?",
+]
+
+
+def test_the_eight_questions_are_answered():
+    assert [row.question for row in find.ROWS] == EIGHT
+    assert "```{find-it-fast}" in INDEX
+
+
+@pytest.mark.parametrize("row", find.ROWS, ids=lambda row: row.question)
+def test_an_answer_has_its_lines_and_its_page(row):
+    assert row.code or row.page == "book/B-differences"
+    for place in row.code:
+        module = (ROOT / "annotated" / f"{place.name.split('.')[0]}.py").read_text(encoding="utf-8").splitlines()
+        assert place.text in module[find.line(place) - 1]
+    folder, stem = row.page.split("/")
+    assert (ROOT / "book" / f"{stem}.md").exists() and (folder == "book") == (stem == "B-differences")
+
+
+@pytest.mark.parametrize("name, text, message", [
+    ("masks.causal_mask", ".triu()", "stands in 0 lines of masks.causal_mask"),
+    ("masks.causal_mask", "T", "lines of masks.causal_mask, one is wanted"),
+    ("masks.square_mask", "return", "annotated/masks.py has no square_mask"),
+    ("mask.causal_mask", "return", "there is no annotated/mask.py"),
+])
+def test_a_line_that_moved_away_is_refused(name, text, message):
+    with pytest.raises(Refused, match=message):
+        find.line(find.Place(name, text))
+
+
+def test_a_line_is_looked_for_within_its_name(book):
+    package = book.root / "annotated"
+    package.mkdir(exist_ok=True)
+    (package / "x.py").write_text("def a():\n    return 1\n\n\ndef b():\n    return 1\n\n\nC = (\n    1\n)\n")
+    assert [find.line(find.Place(f"x.{name}", text), book.root) for name, text in (("a", "ret"), ("b", "ret"), ("C", "1"))] == [2, 6, 10]
+
+
+# ---- pages
+
+
+def test_questions_count_by_themselves():
+    """Figure 2.1 is the chapter's, figure Q2.1 one of its questions."""
+    names = ["notebooks/02-attention", "notebooks/02-attention-questions", "notebooks/E-bugs", "book/questions"]
+    assert [annotated_book.letter(name) for name in names] == ["2", "Q2", "E", ""]
+    assert [annotated_book.asks(name) for name in names] == [False, True, False, False]
+
+
+# ---- minutes
+
+
+def test_minutes_are_those_of_the_budget():
+    for stem in ("the-hour", "13-command-line"):
+        assert front.minutes(stem) == layout.size(read(ROOT / "book" / f"{stem}.md")).minutes
+    assert front.minutes("questions-of-nobody") is None
+
+
+def test_minutes_are_said_in_words():
+    assert [front.spoken(n) for n in (1, 14, 114, 120, 550)] == ["1 minute", "14 minutes", "114 minutes", "2 hours", "9 hours"]
+
+
+def test_the_doors_have_their_minutes():
+    assert re.findall(r"\{minutes\}`([^`]+)`", INDEX) == ["the-hour", "main line", "13-command-line"]
+
+
+def test_the_two_lines_under_a_title_get_their_minutes(monkeypatch):
+    monkeypatch.setattr(front, "minutes", lambda stem: {"02-x": 14}[stem])
+    page = publish_doctree("A word.\n\n**Needed first:** *chapter* 1.\n**May be skipped:** all of it.\n\nMore.")
+    assert front.opening(page, "02-x")
+    (block,) = page.findall(nodes.line_block)
+    assert [line.astext().strip() for line in block] == [
+        "Takes: 14 minutes to read, exercises apart.", "Needed first: chapter 1.", "May be skipped: all of it."]
+    assert not front.opening(publish_doctree("Needed first: nothing."), "02-x")
+
+
+def test_the_main_line_is_every_chapter_in_its_part():
+    listed = [stem for _, stems in front.contents() for stem in stems]
+    assert listed == [path.stem for path in paths()]
+    assert all(caption for caption, _ in front.contents())
+
+
+# ---- numbers from records
+
+
+def test_the_numbers_are_of_the_records(monkeypatch):
+    worst, tatoeba, marian = (number for number, *_ in front.numbers())
+    rows = json.loads((ROOT / "results/hour/scores.json").read_text())["seeds"]
+    assert worst == f"{min(row['exact'] for row in rows)} of {rows[0]['sentences']}"
+    score = json.loads((ROOT / "results/tatoeba-cpu/scores.json").read_text())["bleu"]
+    assert tatoeba == f"{score:.1f} BLEU"
+    assert marian.endswith(" times")
+    real = front.record
+    changed = {"seeds": [{"seed": 0, "seconds": 61.0, "exact": 7, "sentences": 9}]}
+    monkeypatch.setattr(front, "record", lambda name, file: changed if name == "hour" else real(name, file))
+    number, words, page = front.numbers()[0]
+    assert number == "7 of 9" and "60 seconds" in words and page == "notebooks/the-hour"
+
+
+def test_no_number_is_typed_on_the_front_page():
+    text = INDEX.split("---\n", 2)[2]
+    text = re.sub(r"```.*?```|\]\([^)]*\)|\{\w+\}`[^`]*`", "", text, flags=re.S)
+    assert re.findall(r"\d+", text) == ["2017"]
+
+
+def test_the_readme_has_the_same_doors():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#]+)\)", text)
+    assert not [link for link in links if not link.startswith("http") and not (ROOT / link).exists()]
+    for door in ("notebooks/the-hour.ipynb", "notebooks/00-the-paper.ipynb", "notebooks/13-command-line.ipynb"):
+        assert door in links
+        assert door.split("/")[1].removesuffix(".ipynb") in INDEX
+
+
+# ---- the ten differences
+
+
+def test_ten_differences_head_the_list_each_with_its_chapter():
+    text = (ROOT / "book" / collect.TEN).read_text(encoding="utf-8")
+    rows = re.findall(r"^(\d+)\. \*\*[^*]+\*\* (.+)$", text, re.M)
+    assert [int(n) for n, _ in rows] == list(range(1, 11))
+    for _, row in rows:
+        (chapter,) = re.findall(r"\{doc\}`chapter (\d+) <\.\./notebooks/(\d\d)-[\w-]+>`", row)
+        assert int(chapter[0]) == int(chapter[1])
+    stems = re.findall(r"notebooks/([\w-]+)>", text)
+    assert set(stems) <= {path.stem for path in paths()}
+    page = (ROOT / "book" / "B-differences.md").read_text(encoding="utf-8")
+    assert page.index(text.strip()) < page.index("## Every choice, by chapter")
+
+
+# ---- what the notes ask and leave open
+
+OPEN = {  # in the words of the notes -> the question that answers it
+    "Is encoder layer i connected to decoder layer i, N connections in all?": "q-which-layer",
+    "What do the sinusoids mean physically?": "q-clocks",
+    "Why attention at all?": "q-why-attention",
+    "If Q, K and V are the same thing three times, what does the model learn?": "q-same-three",
+    "How would learned positions be done, and do they matter?": "q-learned-positions",
+    "What does masked multi-head attention do in training, and what is left of it in use?": "q-mask-in-use",
+    "Why is there still a W^O after the concatenation?": "q-why-w-o",
+}
+
+
+@pytest.mark.parametrize("asked, label", OPEN.items(), ids=list(OPEN.values()))
+def test_what_the_notes_leave_open_is_in_the_index(asked, label):
+    index = (ROOT / "book" / "questions.md").read_text(encoding="utf-8")
+    assert f"(#{label})" in index, f"the index has no {label}, which answers: {asked}"
+
+
+def test_the_index_has_every_question_and_every_statement():
+    index = (ROOT / "book" / "questions.md").read_text(encoding="utf-8")
+    chapters = [read(path) for path in woven()]
+    labels = [q.label for c in chapters for q in collect.questions(c)]
+    labels += [label for c in chapters for label, *_ in collect.statements(c)]
+    assert labels and sorted(labels) == sorted(re.findall(r"\]\(#([\w-]+)\)\\$", index, re.M))
