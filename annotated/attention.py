@@ -11,63 +11,7 @@ from torch import Tensor
 
 from annotated.recurrent import additive_scores
 
-__all__ = ["masked_softmax", "attention_weights", "scaled_dot_product_attention", "additive_attention"]
-
-
-def _check_sizes(Q, K):
-    """Refuse queries and keys, (..., T, d_k) and (..., S, d_k), that do not fit: ValueError."""
-    flat = [name for name, x in (("Q", Q), ("K", K)) if x.dim() < 2]
-    if flat:
-        fault = f"{flat[0]} must have at least two axes"
-    elif Q.shape[-1] != K.shape[-1]:
-        widths = f"{Q.shape[-1]} and {K.shape[-1]}"
-        fault = f"Q and K must have one width, not {widths}: project one of them"
-    else:
-        return
-    raise ValueError(fault)
-
-
-def _check_values(K, V):
-    """Refuse values, (..., S, d_v), that are not as many as the keys: ValueError."""
-    if V.dim() < 2 or K.shape[-2] != V.shape[-2]:
-        found = f"{K.shape[-2]} keys and values of shape {tuple(V.shape)}"
-        raise ValueError(f"K and V must come in pairs, (..., S, d_v), not {found}")
-
-
-def _check_mask(mask, scores):
-    """Refuse a mask that is not boolean (TypeError) or does not broadcast (ValueError).
-
-    Args:
-        mask: what may be looked at.
-        scores: the shape of the scores, (..., T, S).
-    """
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be boolean, True = may look, not {mask.dtype}")
-    axes = zip(reversed(mask.shape), reversed(scores))
-    if len(mask.shape) > len(scores) or any(m not in (1, s) for m, s in axes):
-        shapes = f"{tuple(scores)}, not {tuple(mask.shape)}"
-        raise ValueError(f"mask must broadcast to the shape of the scores, {shapes}")
-
-
-def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Turn each row of scores into weights that sum to 1 (the softmax of Eq. 1).
-
-    Args:
-        scores: (..., T, S).
-        mask: boolean, broadcasts to (..., T, S); True = may look.
-
-    Returns:
-        (..., T, S); a row that may look at nothing is 0.
-
-    Raises:
-        TypeError, ValueError: the mask is not boolean, or does not broadcast.
-    """
-    if mask is None:
-        return scores.softmax(-1)
-    _check_mask(mask, scores.shape)
-    # The lowest finite number, not -inf: a row without any allowed key would be 0/0.
-    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    return scores.softmax(-1).masked_fill(~mask, 0.0)
+__all__ = ["attention_weights", "scaled_dot_product_attention", "masked_softmax", "additive_attention"]
 
 
 def attention_weights(Q: Tensor, K: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -110,6 +54,62 @@ def scaled_dot_product_attention(
     weights = attention_weights(Q, K, mask)  # (..., T, S)
     _check_values(K, V)
     return F.dropout(weights, dropout) @ V  # (..., T, d_v)
+
+
+def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Turn each row of scores into weights that sum to 1 (the softmax of Eq. 1).
+
+    Args:
+        scores: (..., T, S).
+        mask: boolean, broadcasts to (..., T, S); True = may look.
+
+    Returns:
+        (..., T, S); a row that may look at nothing is 0.
+
+    Raises:
+        TypeError, ValueError: the mask is not boolean, or does not broadcast.
+    """
+    if mask is None:
+        return scores.softmax(-1)
+    _check_mask(mask, scores.shape)
+    # The lowest finite number, not -inf: a row without any allowed key would be 0/0.
+    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    return scores.softmax(-1).masked_fill(~mask, 0.0)
+
+
+def _check_sizes(Q, K):
+    """Refuse queries and keys, (..., T, d_k) and (..., S, d_k), that do not fit: ValueError."""
+    flat = [name for name, x in (("Q", Q), ("K", K)) if x.dim() < 2]
+    if flat:
+        fault = f"{flat[0]} must have at least two axes"
+    elif Q.shape[-1] != K.shape[-1]:
+        widths = f"{Q.shape[-1]} and {K.shape[-1]}"
+        fault = f"Q and K must have one width, not {widths}: project one of them"
+    else:
+        return
+    raise ValueError(fault)
+
+
+def _check_values(K, V):
+    """Refuse values, (..., S, d_v), that are not as many as the keys: ValueError."""
+    if V.dim() < 2 or K.shape[-2] != V.shape[-2]:
+        found = f"{K.shape[-2]} keys and values of shape {tuple(V.shape)}"
+        raise ValueError(f"K and V must come in pairs, (..., S, d_v), not {found}")
+
+
+def _check_mask(mask, scores):
+    """Refuse a mask that is not boolean (TypeError) or does not broadcast (ValueError).
+
+    Args:
+        mask: what may be looked at.
+        scores: the shape of the scores, (..., T, S).
+    """
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask must be boolean, True = may look, not {mask.dtype}")
+    axes = zip(reversed(mask.shape), reversed(scores))
+    if len(mask.shape) > len(scores) or any(m not in (1, s) for m, s in axes):
+        shapes = f"{tuple(scores)}, not {tuple(mask.shape)}"
+        raise ValueError(f"mask must broadcast to the shape of the scores, {shapes}")
 
 
 def additive_attention(

@@ -241,6 +241,40 @@ def _longest_chain(y):
     return depth[y.grad_fn]
 
 
+def _reach(f, n, d):
+    """Whether output i (row) of f depends on input j (column), (n, n), by their gradients.
+
+    f keeps the shape (B, n, d), in double precision.
+    """
+    copies = torch.randn(n, d, dtype=torch.double).repeat(n, 1, 1)  # (n, n, d)
+    copies.requires_grad_()
+    own = f(copies).diagonal().sum()  # copy i is asked for its output i only
+    (gradient,) = torch.autograd.grad(own, copies)  # (n, n, d)
+    return (gradient != 0).any(-1)  # (n, n)
+
+
+def path_length(
+    stack: Callable[[int], Callable[[Tensor], Tensor]], n: int, d: int, pairs: Tensor | None = None
+) -> int:
+    """How many layers it takes until every output depends on every input (Table 1).
+
+    Args:
+        stack: depth -> a function of that many layers, from (B, n, d) to the same shape,
+            in double precision.
+        n: words of the sentence.
+        d: width of each vector.
+        pairs: boolean, (n, n): which pairs must be connected, output by input; default all.
+
+    Raises:
+        ValueError: n layers do not connect them.
+    """
+    pairs = torch.ones(n, n, dtype=torch.bool) if pairs is None else pairs  # (n, n)
+    for depth in range(1, n + 1):
+        if _reach(stack(depth), n, d)[pairs].all():
+            return depth
+    raise ValueError(f"stack must connect the pairs within {n} layers; it does not")
+
+
 def _kept_bytes(f, x):
     """The bytes that f keeps of x for its backward pass, a module's own weights left out."""
     weights = f.parameters() if isinstance(f, nn.Module) else ()
@@ -274,37 +308,3 @@ def _exponent(sizes, values):
     mean_y = sum(y) / len(y)
     above = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y))
     return above / sum((a - mean_x) ** 2 for a in x)
-
-
-def _reach(f, n, d):
-    """Whether output i (row) of f depends on input j (column), (n, n), by their gradients.
-
-    f keeps the shape (B, n, d), in double precision.
-    """
-    copies = torch.randn(n, d, dtype=torch.double).repeat(n, 1, 1)  # (n, n, d)
-    copies.requires_grad_()
-    own = f(copies).diagonal().sum()  # copy i is asked for its output i only
-    (gradient,) = torch.autograd.grad(own, copies)  # (n, n, d)
-    return (gradient != 0).any(-1)  # (n, n)
-
-
-def path_length(
-    stack: Callable[[int], Callable[[Tensor], Tensor]], n: int, d: int, pairs: Tensor | None = None
-) -> int:
-    """How many layers it takes until every output depends on every input (Table 1).
-
-    Args:
-        stack: depth -> a function of that many layers, from (B, n, d) to the same shape,
-            in double precision.
-        n: words of the sentence.
-        d: width of each vector.
-        pairs: boolean, (n, n): which pairs must be connected, output by input; default all.
-
-    Raises:
-        ValueError: n layers do not connect them.
-    """
-    pairs = torch.ones(n, n, dtype=torch.bool) if pairs is None else pairs  # (n, n)
-    for depth in range(1, n + 1):
-        if _reach(stack(depth), n, d)[pairs].all():
-            return depth
-    raise ValueError(f"stack must connect the pairs within {n} layers; it does not")

@@ -61,7 +61,8 @@ class ProcessGroup:
         """The objective, its gradients averaged over all processes."""
         if self.size == 1:
             return objective
-        return nn.parallel.DistributedDataParallel(objective)
+        # Gradients lie in the buffers that are sent, so that nothing is copied into these.
+        return nn.parallel.DistributedDataParallel(objective, gradient_as_bucket_view=True)
 
     def no_sync(self, objective: nn.Module, more: bool) -> AbstractContextManager:
         """A context that sends nothing, while more batches of the update are to come."""
@@ -115,9 +116,8 @@ class DistributedUpdate(FastUpdate):
         # DDP and FSDP take the mean over processes; the sum is wanted.
         scale = torch.full((), self.group.size / tokens, device=device)
         mine = self.group.share(batches)
-        for number, batch in enumerate(mine, 1):
+        for number, (source, target) in enumerate(mine, 1):
             with self.group.no_sync(self.step.objective, number < len(mine)):
-                source, target = (ids.to(device, non_blocking=True) for ids in batch)
                 total += self.step(source, target, scale)
         return self.group.mean(total)
 

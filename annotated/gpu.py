@@ -36,6 +36,8 @@ __all__ = [
     "chunked_loss",
     "Objective",
     "StaticBatches",
+    "unpadded_attention",
+    "UnpaddedObjective",
     "compiled",
     "TrainStep",
     "FastUpdate",
@@ -134,6 +136,14 @@ def precision_context(
     return nullcontext
 
 
+def _aligned(mask):
+    """The same mask, its rows at multiples of 8 in memory, as a GPU's kernels want them."""
+    if not mask.is_cuda:
+        return mask
+    S = mask.shape[-1]
+    return F.pad(mask, (0, -S % 8))[..., :S]
+
+
 def fused_attention(
     Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None, dropout: float = 0.0
 ) -> Tensor:
@@ -148,7 +158,8 @@ def fused_attention(
     _check_mask(mask, (*Q.shape[:-1], K.shape[-2]))
     some = mask.any(-1, keepdim=True)  # (..., 1)
     # A row without a key looks at all and is cut afterwards: no 0/0 in either pass.
-    out = F.scaled_dot_product_attention(Q, K, V, mask | ~some, dropout)  # (..., T, d_v)
+    seen = _aligned(mask | ~some)  # (..., S)
+    out = F.scaled_dot_product_attention(Q, K, V, seen, dropout)  # (..., T, d_v)
     return out.masked_fill(~some, 0.0)
 
 
@@ -226,13 +237,14 @@ def _loss_piece(x, W, target, eps, pad):
     """
     logits = x @ W.T  # (n, vocab)
     logits = logits.float() if logits.dtype.itemsize < 4 else logits
-    log_p = logits.log_softmax(-1)  # (n, vocab)
     right = target[:, None]  # (n, 1)
     real = right != pad  # (n, 1)
-    lost = (1 - eps) * log_p.gather(-1, right) + eps * log_p.mean(-1, keepdim=True)  # (n, 1)
-    slope = log_p.exp() - eps / len(W)  # (n, vocab)
-    slope = slope.scatter_add(-1, right, torch.full_like(lost, eps - 1))
-    return -(lost * real).sum(), (slope * real).to(x.dtype)
+    total = logits.logsumexp(-1, keepdim=True)  # (n, 1)
+    lost = total - (1 - eps) * logits.gather(-1, right) - eps * logits.mean(-1, keepdim=True)
+    # Compared, not scattered: one kernel can then make the slope of one reading of the logits.
+    here = torch.arange(len(W), device=x.device) == right  # (n, vocab)
+    slope = (logits - total).exp() - eps / len(W) - (1 - eps) * here  # (n, vocab)
+    return (lost * real).sum(), (slope * real).to(x.dtype)
 
 
 @dataclass(frozen=True)
@@ -275,7 +287,8 @@ class _LossInPieces(torch.autograd.Function):
     def backward(ctx, above):
         """Gradients by x and W; above is a scalar."""
         by_x, by_W = ctx.saved_tensors
-        return by_x * above.to(by_x.dtype), by_W * above, None, None
+        # In 32 bits: a factor that is rounded to 16 would shift every gradient alike.
+        return (by_x.float() * above).to(by_x.dtype), by_W * above, None, None
 
 
 def chunked_loss(x: Tensor, W: Tensor, target: Tensor, pieces: Pieces | None = None) -> Tensor:
@@ -322,10 +335,15 @@ class Objective(nn.Module):
         self.pieces = Pieces(model.config.eps_ls, model.config.pad, rows, compute)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """The loss of source (B, S), target (B, T + 1), summed over all tokens but padding."""
+        """The loss of source (B, S), target (B, T + 1), summed over all tokens but padding.
+
+        They may lie on the CPU, from where they are copied while a GPU computes.
+        """
+        W = self.model.target_embedding.weight  # (vocab, d_model)
+        source = source.to(W.device, non_blocking=True)
+        target = target.to(W.device, non_blocking=True)
         memory = self.model.encode(source)  # (B, S, d_model)
         x = self.model.hidden(target[:, :-1], memory, source)  # (B, T, d_model)
-        W = self.model.target_embedding.weight  # (vocab, d_model)
         return chunked_loss(x, W, target[:, 1:], self.pieces)
 
 
@@ -381,6 +399,128 @@ class StaticBatches(Batches):
             yield wide, longer
 
 
+@dataclass(frozen=True)
+class _Layout:
+    """Where the n real tokens of a padded batch stand, which follow each other when packed.
+
+    Args:
+        real: which places of the batch are real tokens, (B, L), at the beginning of each row.
+        index: these places, counted row by row, (n,).
+    """
+
+    real: Tensor
+    index: Tensor
+
+    @classmethod
+    def of(cls, real: Tensor, device: torch.device | str) -> "_Layout":
+        """The layout of a batch, found where `real` lies and then copied to the device."""
+        index = real.flatten().nonzero().flatten()  # (n,)
+        return cls(real.to(device, non_blocking=True), index.to(device, non_blocking=True))
+
+    def positions(self) -> Tensor:
+        """The position of each token in its own sentence, (n,)."""
+        return self.index % self.real.shape[1]  # (n,)
+
+    def ids(self, padded: Tensor) -> Tensor:
+        """The tokens of a padded batch, (B, L), one after the other, (1, n)."""
+        return padded.flatten()[self.index][None]  # (1, n)
+
+    def spread(self, x: Tensor) -> Tensor:
+        """Put packed heads, (1, h, n, d), to their places in (B, h, L, d)."""
+        B, L = self.real.shape
+        rows = x[0].transpose(0, 1)  # (n, h, d)
+        padded = rows.new_zeros(B * L, *rows.shape[1:]).index_copy(0, self.index, rows)
+        return padded.unflatten(0, (B, L)).transpose(1, 2)  # (B, h, L, d)
+
+    def pack(self, x: Tensor) -> Tensor:
+        """Pick the real tokens of (B, h, L, d): (1, h, n, d)."""
+        rows = x.transpose(1, 2).flatten(0, 1)[self.index]  # (n, h, d)
+        return rows.transpose(0, 1)[None]  # (1, h, n, d)
+
+
+@dataclass(frozen=True)
+class _PackedMask:
+    """Queries may look at the keys of their own sentence; under causal, at no later one."""
+
+    queries: _Layout
+    keys: _Layout
+    causal: bool = False
+
+
+def unpadded_attention(
+    Q: Tensor, K: Tensor, V: Tensor, mask: Any = None, dropout: float = 0.0
+) -> Tensor:
+    """Attention within each of many sentences that follow each other (section 3.2.1).
+
+    Args:
+        Q: queries, (1, h, n, d_k).
+        K, V: keys (1, h, m, d_k) and values (1, h, m, d_v).
+        mask: as `UnpaddedObjective` makes it; with any other, or none, this is
+            `fused_attention`.
+        dropout: as for `fused_attention`.
+
+    Returns:
+        (1, h, n, d_v).
+    """
+    if not isinstance(mask, _PackedMask):
+        return fused_attention(Q, K, V, mask, dropout)
+    if Q.is_cuda and Q.dtype.itemsize == 2 and not dropout:
+        return _flash_unpadded(Q, K, V, mask)
+    rows = mask.queries.spread(Q)  # (B, h, T, d_k)
+    keys = mask.keys.spread(K)  # (B, h, S, d_k)
+    values = mask.keys.spread(V)  # (B, h, S, d_v)
+    # Under the causal mask no real query sees padding, which stands at the end.
+    seen = None if mask.causal else mask.keys.real[:, None, None]  # (B, 1, 1, S)
+    out = F.scaled_dot_product_attention(rows, keys, values, seen, dropout, mask.causal)
+    return mask.queries.pack(out)  # (1, h, n, d_v)
+
+
+def _flash_unpadded(Q, K, V, mask):
+    """`unpadded_attention` by the kernel for sentences of any lengths; 16 bits, on a GPU."""
+    from torch.nn.attention.varlen import varlen_attn  # since torch 2.10
+
+    def begins(layout):
+        return F.pad(layout.real.sum(1).cumsum(0), (1, 0)).int()
+
+    # The kernel wants tokens first, then heads.
+    packed = [x[0].transpose(0, 1) for x in (Q, K, V)]
+    ends = begins(mask.queries), begins(mask.keys)
+    longest = mask.queries.real.shape[1], mask.keys.real.shape[1]
+    window = (-1, 0) if mask.causal else (-1, -1)
+    out = varlen_attn(*packed, *ends, *longest, window_size=window)
+    return out.transpose(0, 1)[None]
+
+
+class UnpaddedObjective(Objective):
+    """An `Objective` that computes no padding; its model is given `unpadded_attention`.
+
+    Args, raises: as for `Objective`; the model is changed in place, as by `fuse`.
+    """
+
+    def __init__(self, model: Transformer, rows: int = 4096, compute: Callable = _loss_piece):
+        super().__init__(fuse(model), rows, compute)
+        for module in model.modules():
+            if isinstance(module, MultiHeadAttention):
+                _use_attention(module, unpadded_attention)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """The loss of source (B, S), target (B, T + 1), as `Objective` gives it."""
+        model = self.model
+        W = model.target_embedding.weight  # (vocab, d_model)
+        pad = model.config.pad
+        words = _Layout.of(source != pad, W.device)
+        labels = _Layout.of(target[:, 1:] != pad, W.device)
+        source = source.to(W.device, non_blocking=True)
+        target = target.to(W.device, non_blocking=True)
+        ids = words.ids(source), labels.ids(target[:, :-1])  # (1, m), (1, n)
+        x = model.embed(model.source_embedding, ids[0], words.positions())  # (1, m, d_model)
+        memory = model.encoder(x, _PackedMask(words, words))  # (1, m, d_model)
+        x = model.embed(model.target_embedding, ids[1], labels.positions())  # (1, n, d_model)
+        causal = _PackedMask(labels, labels, True)
+        x = model.decoder(x, memory, causal, _PackedMask(labels, words))  # (1, n, d_model)
+        return chunked_loss(x, W, labels.ids(target[:, 1:]), self.pieces)
+
+
 def compiled(
     model: Transformer, dynamic: bool = True, backend: str | Callable = "inductor"
 ) -> Transformer:
@@ -391,6 +531,11 @@ def compiled(
         dynamic: one program for all shapes; False: one for each.
         backend: as in `torch.compile`; "inductor" writes kernels.
     """
+    from torch._dynamo import config  # here, because to load it takes seconds
+
+    # Both kinds of layer, training and evaluation, and each precision are programs of their
+    # own; at the default limit the rest would run uncompiled, and nobody would be told.
+    config.recompile_limit = max(64, config.recompile_limit)
     for layer in (*model.encoder.layers, *model.decoder.layers):
         layer.compile(dynamic=dynamic, backend=backend)
     return model
@@ -411,7 +556,7 @@ class TrainStep:
         self.context = context
 
     def __call__(self, source: Tensor, target: Tensor, scale: Tensor) -> Tensor:
-        """Add the gradients of scale * loss, and return it; all tensors on one device."""
+        """Add the gradients of scale * loss, and return it, on the device of scale."""
         with self.context():
             loss = self.objective(source, target) * scale
         loss.backward()
@@ -441,8 +586,7 @@ class FastUpdate:
         """Add the gradients of the mean loss over all tokens; returns that loss."""
         total = torch.zeros((), device=device)
         scale = torch.full((), 1 / tokens, device=device)
-        for batch in batches:
-            source, target = (ids.to(device, non_blocking=True) for ids in batch)
+        for source, target in batches:
             total += self.step(source, target, scale)
         return total
 

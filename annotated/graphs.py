@@ -52,14 +52,15 @@ class CudaGraphTrainStep(TrainStep):
     def __call__(self, source: Tensor, target: Tensor, scale: Tensor) -> Tensor:
         """As `TrainStep`."""
         batch = (source, target, scale)
-        if not source.is_cuda:
+        if not scale.is_cuda:
             return super().__call__(*batch)
         shapes = tuple(x.shape for x in batch)
         if shapes not in self.known:
-            self.known[shapes] = self._record([x.clone() for x in batch])
+            with torch.cuda.device(scale.device):
+                self.known[shapes] = self._record([x.to(scale.device, copy=True) for x in batch])
         graph, places, loss = self.known[shapes]
         for place, x in zip(places, batch):
-            place.copy_(x)
+            place.copy_(x, non_blocking=True)
         graph.replay()
         return loss.clone()
 
@@ -278,7 +279,8 @@ class CudaGraphDecoder(nn.Module):
             return buffers.step(self.model)
         if buffers.graph is None:
             work = partial(buffers.step, self.model)
-            buffers.graph, buffers.logits = _record_cuda_graph(work, self.pool)
+            with torch.cuda.device(buffers.t.device):
+                buffers.graph, buffers.logits = _record_cuda_graph(work, self.pool)
             self.pool = self.pool or buffers.graph.pool()
         buffers.graph.replay()
         return buffers.logits

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 __all__ = [
     "optimizer",
     "learning_rate",
+    "label_smoothed_loss",
     "spread_over_all",
     "spread_over_others",
     "spread_over_words",
-    "label_smoothed_loss",
 ]
 
 
@@ -58,6 +58,42 @@ def learning_rate(
     if d_model < 1:
         raise ValueError(f"d_model must be 1 or more, got {d_model}")
     return rate * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+
+
+def label_smoothed_loss(
+    logits: Tensor, target: Tensor, eps: float = 0.1, pad: int = 0, reduction: str = "mean"
+) -> Tensor:
+    """Cross-entropy against targets that keep 1 - eps and spread eps over all (section 5.4).
+
+    Args:
+        logits: (..., vocab).
+        target: identifiers, (...).
+        eps: eps_ls of the paper.
+        pad: targets with this identifier count nothing, in the sum and in its divisor.
+        reduction: "mean" over the other positions, or "sum".
+
+    Returns:
+        A scalar, in nats; a mean is NaN if there is nothing but padding.
+
+    Raises:
+        ValueError: if shapes do not fit, eps is outside [0, 1], or reduction is unknown.
+    """
+    if logits.shape[:-1] != target.shape:
+        raise ValueError(f"logits of shape {tuple(logits.shape)} need a target of shape "
+                         f"{tuple(logits.shape[:-1])}, got {tuple(target.shape)}")
+    if not 0 <= eps <= 1:
+        raise ValueError(f"eps must lie in [0, 1], got {eps}")
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f'reduction must be "mean" or "sum", got {reduction!r}')
+    if logits.dtype.itemsize < 4:  # a sum over the vocabulary needs more digits
+        logits = logits.float()
+    return F.cross_entropy(
+        logits.flatten(0, -2),
+        target.flatten(),
+        ignore_index=pad,
+        label_smoothing=eps,
+        reduction=reduction,
+    )
 
 
 def _check_spread(vocab, eps, least):
@@ -127,39 +163,3 @@ def _smoothed_loss(logits, target, spread=spread_over_all, eps=0.1, pad=0):
     goal = spread(target, logits.shape[-1], eps, pad).to(logits)  # (..., vocab)
     lost = -(goal * logits.log_softmax(-1)).sum(-1)  # (...)
     return lost[target != pad].mean()
-
-
-def label_smoothed_loss(
-    logits: Tensor, target: Tensor, eps: float = 0.1, pad: int = 0, reduction: str = "mean"
-) -> Tensor:
-    """Cross-entropy against targets that keep 1 - eps and spread eps over all (section 5.4).
-
-    Args:
-        logits: (..., vocab).
-        target: identifiers, (...).
-        eps: eps_ls of the paper.
-        pad: targets with this identifier count nothing, in the sum and in its divisor.
-        reduction: "mean" over the other positions, or "sum".
-
-    Returns:
-        A scalar, in nats; a mean is NaN if there is nothing but padding.
-
-    Raises:
-        ValueError: if shapes do not fit, eps is outside [0, 1], or reduction is unknown.
-    """
-    if logits.shape[:-1] != target.shape:
-        raise ValueError(f"logits of shape {tuple(logits.shape)} need a target of shape "
-                         f"{tuple(logits.shape[:-1])}, got {tuple(target.shape)}")
-    if not 0 <= eps <= 1:
-        raise ValueError(f"eps must lie in [0, 1], got {eps}")
-    if reduction not in ("mean", "sum"):
-        raise ValueError(f'reduction must be "mean" or "sum", got {reduction!r}')
-    if logits.dtype.itemsize < 4:  # a sum over the vocabulary needs more digits
-        logits = logits.float()
-    return F.cross_entropy(
-        logits.flatten(0, -2),
-        target.flatten(),
-        ignore_index=pad,
-        label_smoothing=eps,
-        reduction=reduction,
-    )

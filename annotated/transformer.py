@@ -32,9 +32,9 @@ __all__ = [
     "KVCache",
     "State",
     "Decoder",
-    "OutputBias",
     "Transformer",
     "initialise",
+    "OutputBias",
 ]
 
 
@@ -377,22 +377,6 @@ class Decoder(nn.Module):
         return self.norm(x), State(caches, state.memory, state.mask)
 
 
-class OutputBias(nn.Module):
-    """A number for each token, added to its logit (not in section 3.4; Marian's have it).
-
-    Args:
-        vocab: number of tokens.
-    """
-
-    def __init__(self, vocab: int):
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(vocab))
-
-    def forward(self, logits: Tensor) -> Tensor:
-        """Add the bias to logits, (..., vocab)."""
-        return logits + self.bias  # (..., vocab)
-
-
 class Transformer(nn.Module):
     """The model of Figure 1: source and target identifiers in, next tokens' logits out.
 
@@ -467,6 +451,18 @@ class Transformer(nn.Module):
         return self.logits(x)[:, 0], state
 
 
+def initialise(model: nn.Module) -> None:
+    """Glorot's uniform for every matrix, 0 for biases; embeddings keep variance 1 / d_model.
+
+    The paper gives no initialisation; this is the released code's.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
 def _check_rows(target, memory, source):
     """Refuse target (B, T), memory (B, S, d_model), source (B, S) of other sentences."""
     fault = ""
@@ -480,13 +476,17 @@ def _check_rows(target, memory, source):
         raise ValueError(fault)
 
 
-def initialise(model: nn.Module) -> None:
-    """Glorot's uniform for every matrix, 0 for biases; embeddings keep variance 1 / d_model.
+class OutputBias(nn.Module):
+    """A number for each token, added to its logit (not in section 3.4; Marian's have it).
 
-    The paper gives no initialisation; this is the released code's.
+    Args:
+        vocab: number of tokens.
     """
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
+
+    def __init__(self, vocab: int):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(vocab))
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Add the bias to logits, (..., vocab)."""
+        return logits + self.bias  # (..., vocab)
