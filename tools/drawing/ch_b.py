@@ -115,3 +115,36 @@ def train_and_use(c: Canvas) -> None:
         c.text(left, y + cell + 12, "`(1, " + str(t + 1) + ")`", "small soft", anchor="start")
     c.text(190, 290, "framed: the new key", "small soft", anchor="start")
     c.text(190, 308, "others: from the cache", "small soft", anchor="start")
+
+
+@drawing("add-and-norm", 312, "One position, added and normalised")
+def add_and_norm(c: Canvas) -> None:
+    """The vector x, 5 0 2 1, plus the sub-layer's output, 4 1 1 2, makes 9 1 3 3. Less the mean 4 it is 5 -3 -1 -1.
+    Divided by the deviation 3 it is 1.7 -1 -0.33 -0.33. Each vector is drawn as four bars."""
+    x = torch.tensor([5.0, 0.0, 2.0, 1.0])
+    change = torch.tensor([4.0, 1.0, 1.0, 2.0])
+    total = x + change
+    centred = total - total.mean()
+    normal = centred / total.std(correction=0)
+    unit = 8.0
+
+    def vector(left: float, line: float, values, title: str, hue: str = "", step: float = 24) -> None:
+        c.text(left + 2 * step, line - 88, title, "small")
+        c.line(f"M{left} {line}h{4 * step}", "rule")
+        for i, value in enumerate(values.tolist()):
+            high = unit * value
+            c.bar(left + i * step + 5, line - max(high, 0), step - 10, max(abs(high), 0.8), hue)
+            below = line + (12 if value >= 0 else -high + 12)
+            c.text(left + (i + 0.5) * step, below, f"{value:.2g}".replace("0.", "."), "small")
+
+    vector(6, 100, x, "`x`")
+    c.text(114, 80, "+")
+    vector(126, 100, change, "sub-layer's output")
+    c.text(236, 80, "=")
+    vector(250, 100, total, "sum")
+    c.wire((298, 122), (298, 138), (56, 138), (56, 160))
+    c.text(180, 150, "minus the mean, 4", "small")
+    vector(8, 260, centred, "mean 0")
+    c.wire((112, 240), (204, 240))
+    c.text(158, 226, "÷ deviation, 3", "small")
+    vector(214, 260, normal, "deviation 1", "o", step=34)
