@@ -99,3 +99,148 @@ def rotary_dials(c: Canvas) -> None:
         c.text(cx - 6, 182, f"query at {query},", "small q", anchor="end")
         c.text(cx, 182, f"key at {key}", "small k", anchor="start")
     c.text(180, 200, "the same angle between them", "small o")
+
+
+@drawing("weights-map", 420, "A published model's weights and ours")
+def weights_map(c: Canvas) -> None:
+    """Two columns of names joined by wires, at the left those of a published Marian model, at the right ours: q_proj
+    and W_Q, k_proj and W_K, v_proj and W_V, out_proj and W_O, fc1 and W_1, fc2 and W_2, layer_norm and norm, shared
+    and embedding, final_logits_bias and output_bias. A box on each wire says along which axis the features change
+    their order: columns, rows, entries, or not at all. Two more names, lm_head and embed_positions, end at a box
+    that says compared and are dropped."""
+    c.text(8, 14, "published", "strong", anchor="start")
+    c.text(195, 14, "reordered", "strong")
+    c.text(262, 14, "this book", "strong", anchor="start")
+    pairs = [
+        ("q_proj", "W_Q.weight", "q"), ("k_proj", "W_K.weight", "k"), ("v_proj", "W_V.weight", "v"),
+        ("out_proj", "W_O.weight", "o"), ("fc1", "W_1.weight", ""), ("fc2", "W_2.weight", ""),
+        ("layer_norm", "norm.gain", ""), ("shared", "embedding.weight", ""), ("final_logits_bias", "output_bias.bias", ""),
+    ]  # fmt: skip
+    for i, (theirs, ours, hue) in enumerate(pairs):
+        y = 44 + 32 * i
+        axis = _feature_axis(f".{ours}")
+        word = "as it is" if axis is None or "output" in ours else "entries" if "gain" in ours else ("rows", "columns")[axis]
+        c.text(8, y, f"`{theirs}`", f"small {hue}".strip(), anchor="start")
+        c.wire((12 + width(f"`{theirs}`", SMALL), y), (158, y), head=False, hue=hue)
+        c.box(158, y - 11, 74, 22, word, face="small", round=4)
+        c.wire((232, y), (258, y), hue=hue)
+        c.text(262, y, f"`{ours.removesuffix('.weight').removesuffix('.bias')}`", f"small {hue}".strip(), anchor="start")
+    for i, name in enumerate(("lm_head", "embed_positions")):
+        y = 44 + 32 * (len(pairs) + i)
+        c.text(8, y, f"`{name}`", "small", anchor="start")
+        c.wire((12 + width(f"`{name}`", SMALL), y), (158, y), head=False, kind="dash")
+        c.box(158, y - 11, 86, 22, "compared", kind="empty", face="small", round=4)
+        c.text(252, y, "dropped", "small soft", anchor="start")
+    c.text(180, 404, "the order of sines and cosines decides", "small soft")
+
+
+@drawing("feature-order", 190, "The same features in another order")
+def feature_order(c: Canvas) -> None:
+    """Two rows of six cells. Above, ours: sine, cosine, sine, cosine, sine, cosine of the angles 0, 1, 2. Below,
+    the published order: the three sines, then the three cosines. A wire leads from each cell above to its place
+    below."""
+    d_model, cell, left = 6, 52, 24
+    order = _feature_order(d_model).tolist()
+    c.text(left, 14, "this book", "strong", anchor="start")
+    for place, feature in enumerate(order):
+        kind = "block" if feature % 2 else "dark"
+        word = f"{'cos' if feature % 2 else 'sin'} {feature // 2}"
+        c.box(left + feature * cell, 28, cell, 30, word, kind=kind, face="small", round=0)
+        c.box(left + place * cell, 128, cell, 30, word, kind=kind, face="small", round=0)
+        c.wire((left + (feature + 0.5) * cell, 58), (left + (place + 0.5) * cell, 128))
+    c.text(left, 176, "published", "strong", anchor="start")
+
+
+@drawing("marian-folder", 372, "What the files of a model folder do")
+def marian_folder(c: Canvas) -> None:
+    """A text goes down through the files of a published folder: source.spm cuts it into pieces, vocab.json gives
+    them numbers, config.json and model.safetensors make logits of these, generation_config.json rules the search,
+    vocab.json and target.spm turn numbers into the translated text."""
+    c.text(104, 12, "English text")
+    steps = (
+        (("`source.spm`",), "cuts into pieces"),
+        (("`vocab.json`",), "pieces to numbers"),
+        (("`config.json`", "`model.safetensors`"), "numbers to logits"),
+        (("`generation_config.json`",), "search: beam, rules"),
+        (("`vocab.json`", "`target.spm`"), "numbers to text"),
+    )
+    y = 22
+    for files, what in steps:
+        high = 14 + 18 * len(files)
+        c.wire((104, y), (104, y + 18))
+        c.box(8, y + 18, 192, high, *files, face="small")
+        c.text(212, y + 18 + high / 2, what, "small", anchor="start")
+        y += 18 + high
+    c.wire((104, y), (104, y + 18))
+    c.text(104, y + 28, "German text")
+
+
+@drawing("one-command", 356, "From two files to a model folder")
+def one_command(c: Canvas) -> None:
+    """Two files, train.en and train.de, lead into five steps, one under the other: hold out pairs, learn subwords,
+    write text as numbers, train, average and score. Beside each step stands what it leaves in the folder: run.json,
+    subwords.model, tokens, log.jsonl and checkpoints, model.safetensors and scores.json."""
+    c.box(8, 8, 88, 28, "`train.en`", kind="block", face="small")
+    c.box(108, 8, 88, 28, "`train.de`", kind="block", face="small")
+    c.text(224, 22, "in the folder:", "small soft", anchor="start")
+    steps = (
+        ("hold out pairs", ("`run.json`",)),
+        ("learn subwords", ("`subwords.model`",)),
+        ("text to numbers", ("`tokens/`",)),
+        ("train", ("`log.jsonl`", "`checkpoints/`")),
+        ("average, score", ("`model.safetensors`", "`scores.json`")),
+    )
+    c.wire((52, 36), (52, 58))
+    c.wire((152, 36), (152, 58))
+    y = 58
+    for i, (what, files) in enumerate(steps):
+        if i:
+            c.wire((102, y - 22), (102, y))
+        box = c.box(8, y, 188, 40, what)
+        c.wire((box.right, box.cy), (216, box.cy), hue="o")
+        c.lines(220, box.cy, *files, kind="small", anchor="start", step=18)
+        y += 62
+
+
+@drawing("held-out-by-text", 296, "Held out by line, and by text")
+def held_out_by_text(c: Canvas) -> None:
+    """The same eight lines twice; some texts stand there two or three times. At the left every third line is held
+    out, framed, and a copy of each framed text remains among the others. At the right all lines of one text are
+    framed together, and no copy remains."""
+    lines = ["Thanks.", "Hello.", "Thanks.", "Why?", "Hello.", "Come in.", "Come in.", "Why?"]
+    third = [i % 3 == 2 for i in range(len(lines))]
+    by_text = [line in {"Hello.", "Come in."} for line in lines]
+    for x, title, held in ((8, "every third line", third), (188, "by the text", by_text)):
+        gone = {line for line, h in zip(lines, held) if h}
+        c.text(x, 14, title, "strong", anchor="start")
+        leaks = 0
+        for i, (line, h) in enumerate(zip(lines, held)):
+            y = 32 + 28 * i
+            leak = not h and line in gone
+            leaks += leak
+            c.box(x, y, 92, 24, line, kind="ofill" if h else "block", face="small", round=3)
+            if h:
+                c.text(x + 98, y + 12, "held out", "small o", anchor="start")
+            elif leak:
+                c.text(x + 98, y + 12, "a copy", "small", anchor="start")
+        c.text(x, 274, f"copies in training: {leaks}", "small", anchor="start")
+
+
+@drawing("stop-and-go-on", 250, "Stopped, and gone on with")
+def stop_and_go_on(c: Canvas) -> None:
+    """Two rows of ten cells, the updates of a training. Above, the first command is stopped after four updates and
+    leaves a checkpoint. Below, the same command reads the checkpoint and makes the other six; the four are dashed.
+    The weights at the end are the same bytes as those of a training that was never stopped."""
+    cell, left, done, total = 32, 20, 4, 10
+    for y, title, begun, end in ((14, "the command", 0, done), (122, "the same, again", done, total)):
+        c.text(left if not begun else left + done * cell + 10, y, title, "strong", anchor="start")
+        for i in range(total):
+            kind = "dark" if begun <= i < end else "empty"
+            c.box(left + i * cell, y + 18, cell, 26, str(i + 1), kind=kind, face="small", round=0)
+    stop = left + done * cell
+    c.wire((stop, 58), (stop, 140), hue="o")
+    c.text(stop + 10, 74, "Control-C: checkpoint", "small o", anchor="start")
+    end = left + total * cell
+    c.wire((end - cell / 2, 166), (end - cell / 2, 192))
+    c.text(end, 206, "`model.safetensors`", "small", anchor="end")
+    c.text(end, 228, "same bytes as without a stop", "small soft", anchor="end")
