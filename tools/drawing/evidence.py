@@ -233,7 +233,7 @@ def bracket_spans(c: Canvas) -> None:
 def tree_budget(c: Canvas) -> None:
     """Three columns for the words Small, cats, sleep. In each stand a token that is allowed, filled, a token that is
     not, dashed, and two counters after the allowed one: open brackets 2, 1 and 0, words left 2, 1 and 0."""
-    steps = (("Small", "(S(NP*", "*"), ("cats", "*)", "*))"), ("sleep", "(VP*))", "*)"))
+    steps = (("Small", "(S(NP*", "*"), ("cats", "*)", "*))"), ("sleep", "(VP*))", "*"))
     for y, words in ((16, "word"), (54, "allowed"), (98, "forbidden"), (148, "open"), (206, "left")):
         c.text(8, y, words, "small soft", anchor="start")
     opened = 0
