@@ -76,15 +76,16 @@ def figure_4(c: Canvas) -> None:
         c.text(180, 44 + step * i, token, kind)
     for side, number in zip((-1, 1), best):
         layer, head = divmod(number, heads.shape[1])
-        c.text(180 + side * 172, 16, f"layer {layer + 1}, head {head + 1}", "small soft", "start" if side < 0 else "end")
+        anchor = "start" if side < 0 else "end"
+        c.text(180 + side * 172, 16, f"layer {layer + 1}, head {head + 1}", "small soft", anchor)
         for i, weight in enumerate(heads[layer, head].tolist()):
             if i != query and (w := thick(weight, 16)) > 0.8:
                 edge = 180 + side * 36
                 a, b = 44 + step * query, 44 + step * i
                 far, middle = side * (34 + 0.5 * abs(a - b)), (a + b) / 2
                 outer, inner = edge + far + w, edge + far - w
-                d = f"M{n(edge)} {n(a)}Q{n(outer)} {n(middle)} {n(edge)} {n(b)}Q{n(inner)} {n(middle)} {n(edge)} {n(a)}Z"
-                c.line(d, "bar kbar")
+                there = f"M{n(edge)} {n(a)}Q{n(outer)} {n(middle)} {n(edge)} {n(b)}"
+                c.line(f"{there}Q{n(inner)} {n(middle)} {n(edge)} {n(a)}Z", "bar kbar")
 
 
 @drawing("figure-5", 262, "Two heads of different structure")
