@@ -25,130 +25,16 @@ from annotated.files import atomic_write, read_file, read_json, write_json
 from annotated.transformer import ACTIVATIONS, Config, KVCache, State, Transformer
 
 __all__ = [
-    "to_torch",
-    "from_torch",
     "from_marian",
     "MarianVocabulary",
     "MarianTranslator",
     "PublishedTranslator",
     "load_marian",
     "to_marian",
+    "to_torch",
+    "from_torch",
     "to_onnx",
 ]
-
-
-def _torch_pairs(layer, other):
-    """For a layer of ours and one of torch's: lists of our parameters, and torch's one.
-
-    The tensors of a list stand side by side in torch's (section 3.1).
-    """
-    names = {"self_attention": "self_attn", "cross_attention": "multihead_attn"}
-    for mine, name in names.items():
-        a = getattr(layer, mine, None)
-        b = getattr(other, name, None)
-        for kind in ("weight", "bias") if a else ():
-            three = [getattr(W, kind) for W in (a.W_Q, a.W_K, a.W_V)]
-            yield three, getattr(b, f"in_proj_{kind}")
-            yield [getattr(a.W_O, kind)], getattr(b.out_proj, kind)
-    for mine, name in (("W_1", "linear1"), ("W_2", "linear2")):
-        a = getattr(layer.feed_forward, mine)
-        b = getattr(other, name)
-        yield [a.weight], b.weight
-        yield [a.bias], b.bias
-    for i, residual in enumerate(layer.add_norm, 1):
-        norm = getattr(other, f"norm{i}")
-        yield [residual.norm.gain], norm.weight
-        yield [residual.norm.bias], norm.bias
-
-
-def _both_stacks(model, theirs):
-    """The pairs of `_torch_pairs` for all layers of both stacks, and of the last norms."""
-    for ours, other in ((model.encoder, theirs.encoder), (model.decoder, theirs.decoder)):
-        for layers in zip(ours.layers, other.layers, strict=True):
-            yield from _torch_pairs(*layers)
-        if other.norm is not None:
-            yield [ours.norm.gain], other.norm.weight
-            yield [ours.norm.bias], other.norm.bias
-
-
-def to_torch(model: Transformer) -> nn.Transformer:
-    """The two stacks of a model as torch's, batch first, which has no embeddings.
-
-    The weights are copies; training or evaluation mode is as in the model.
-
-    Raises:
-        ValueError: h * d_k or h * d_v is not d_model, which torch cannot have.
-    """
-    c = model.config
-    if {c.h * c.key_width, c.h * c.value_width} != {c.d_model}:
-        given = f"h={c.h}, d_k={c.key_width}, d_v={c.value_width}"
-        raise ValueError(f"model must have h * d_k = h * d_v = {c.d_model} for torch, got {given}")
-    with warnings.catch_warnings(action="ignore"):  # torch says that it nests no tensors
-        theirs = nn.Transformer(
-            c.d_model, c.h, c.N, c.decoder_layers, c.d_ff, c.P_drop, ACTIVATIONS[c.activation],
-            layer_norm_eps=c.eps_norm, batch_first=True, norm_first=c.norm == "pre")
-    if not c.last_norm:
-        theirs.encoder.norm = None
-        theirs.decoder.norm = None
-    for part in theirs.modules():
-        if isinstance(part, nn.MultiheadAttention):
-            part.dropout = c.P_drop_attention
-        if isinstance(part, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
-            part.dropout.p = c.P_drop_ffn
-    with torch.no_grad():
-        for ours, other in _both_stacks(model, theirs):
-            other.copy_(torch.zeros_like(other) if ours[0] is None else torch.cat(ours))
-    return theirs.to(next(model.parameters())).train(model.training)
-
-
-def _unless_equal(decoder, encoder):
-    """The value of `Config.N_decoder` for these depths: None where the stacks are alike."""
-    return None if decoder == encoder else decoder
-
-
-def _torch_choices(theirs):
-    """What an `nn.Transformer` says of itself, as fields of a Config; see `from_torch`."""
-    encoder, decoder = theirs.encoder, theirs.decoder
-    layer = encoder.layers[0]
-    depth = len(encoder.layers)
-    names = {f: name for name, f in ACTIVATIONS.items()} | {F.relu: "relu"}
-    if layer.linear1.bias is None or (encoder.norm is None) != (decoder.norm is None):
-        what = "biases, and a norm at the end of both stacks or of none"
-        raise ValueError(f"theirs must have {what}")
-    if layer.activation not in names:
-        known = ", ".join(ACTIVATIONS)
-        raise ValueError(f"theirs must have one of {known}, got {layer.activation}")
-    return {
-        "N": depth, "N_decoder": _unless_equal(len(decoder.layers), depth),
-        "d_model": theirs.d_model, "h": theirs.nhead,
-        "d_ff": layer.linear1.out_features, "activation": names[layer.activation],
-        "norm": "pre" if layer.norm_first else "post", "bias": True,
-        "final_norm": encoder.norm is not None,
-        "eps_norm": layer.norm1.eps, "P_drop": layer.dropout1.p,
-        "P_drop_attention": layer.self_attn.dropout, "P_drop_ffn": layer.dropout.p,
-    }
-
-
-def from_torch(theirs: nn.Transformer, vocab: int, **fields: Any) -> Transformer:
-    """A model with copies of the weights of torch's; its embeddings are new.
-
-    Args:
-        theirs: in training or evaluation mode, which stays.
-        vocab: number of tokens, about which torch's module knows nothing.
-        fields: further fields of Config, such as pad or positions.
-
-    Raises:
-        TypeError: theirs is another module.
-        ValueError: it has no counterpart here, or a field is refused.
-    """
-    if not isinstance(theirs, nn.Transformer):
-        raise TypeError(f"theirs must be an nn.Transformer, got {type(theirs).__name__}")
-    model = Transformer(Config(vocab=vocab, **_torch_choices(theirs), **fields))
-    with torch.no_grad():
-        for ours, other in _both_stacks(model, theirs):
-            for mine, part in zip(ours, other.chunk(len(ours))):
-                mine.copy_(part)
-    return model.to(next(theirs.parameters())).train(theirs.training)
 
 
 _MARIAN_NAMES = {
@@ -208,6 +94,11 @@ _MARIAN_FIELDS = {
     "P_drop_attention": "attention_dropout", "P_drop_ffn": "activation_dropout",
     "pad": "pad_token_id", "bos": "decoder_start_token_id", "eos": "eos_token_id",
 }
+
+
+def _unless_equal(decoder, encoder):
+    """The value of `Config.N_decoder` for these depths: None where the stacks are alike."""
+    return None if decoder == encoder else decoder
 
 
 def _marian_config(about, unk=1):
@@ -817,6 +708,115 @@ def to_marian(
         _never_pad(twin)
     tensors = _marian_tensors(twin, order)
     _write_marian(Path(folder), files, tensors, *_marian_about(c, order))
+
+
+def _torch_pairs(layer, other):
+    """For a layer of ours and one of torch's: lists of our parameters, and torch's one.
+
+    The tensors of a list stand side by side in torch's (section 3.1).
+    """
+    names = {"self_attention": "self_attn", "cross_attention": "multihead_attn"}
+    for mine, name in names.items():
+        a = getattr(layer, mine, None)
+        b = getattr(other, name, None)
+        for kind in ("weight", "bias") if a else ():
+            three = [getattr(W, kind) for W in (a.W_Q, a.W_K, a.W_V)]
+            yield three, getattr(b, f"in_proj_{kind}")
+            yield [getattr(a.W_O, kind)], getattr(b.out_proj, kind)
+    for mine, name in (("W_1", "linear1"), ("W_2", "linear2")):
+        a = getattr(layer.feed_forward, mine)
+        b = getattr(other, name)
+        yield [a.weight], b.weight
+        yield [a.bias], b.bias
+    for i, residual in enumerate(layer.add_norm, 1):
+        norm = getattr(other, f"norm{i}")
+        yield [residual.norm.gain], norm.weight
+        yield [residual.norm.bias], norm.bias
+
+
+def _both_stacks(model, theirs):
+    """The pairs of `_torch_pairs` for all layers of both stacks, and of the last norms."""
+    for ours, other in ((model.encoder, theirs.encoder), (model.decoder, theirs.decoder)):
+        for layers in zip(ours.layers, other.layers, strict=True):
+            yield from _torch_pairs(*layers)
+        if other.norm is not None:
+            yield [ours.norm.gain], other.norm.weight
+            yield [ours.norm.bias], other.norm.bias
+
+
+def to_torch(model: Transformer) -> nn.Transformer:
+    """The two stacks of a model as torch's, batch first, which has no embeddings.
+
+    The weights are copies; training or evaluation mode is as in the model.
+
+    Raises:
+        ValueError: h * d_k or h * d_v is not d_model, which torch cannot have.
+    """
+    c = model.config
+    if {c.h * c.key_width, c.h * c.value_width} != {c.d_model}:
+        given = f"h={c.h}, d_k={c.key_width}, d_v={c.value_width}"
+        raise ValueError(f"model must have h * d_k = h * d_v = {c.d_model} for torch, got {given}")
+    with warnings.catch_warnings(action="ignore"):  # torch says that it nests no tensors
+        theirs = nn.Transformer(
+            c.d_model, c.h, c.N, c.decoder_layers, c.d_ff, c.P_drop, ACTIVATIONS[c.activation],
+            layer_norm_eps=c.eps_norm, batch_first=True, norm_first=c.norm == "pre")
+    if not c.last_norm:
+        theirs.encoder.norm = None
+        theirs.decoder.norm = None
+    for part in theirs.modules():
+        if isinstance(part, nn.MultiheadAttention):
+            part.dropout = c.P_drop_attention
+        if isinstance(part, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+            part.dropout.p = c.P_drop_ffn
+    with torch.no_grad():
+        for ours, other in _both_stacks(model, theirs):
+            other.copy_(torch.zeros_like(other) if ours[0] is None else torch.cat(ours))
+    return theirs.to(next(model.parameters())).train(model.training)
+
+
+def _torch_choices(theirs):
+    """What an `nn.Transformer` says of itself, as fields of a Config; see `from_torch`."""
+    encoder, decoder = theirs.encoder, theirs.decoder
+    layer = encoder.layers[0]
+    depth = len(encoder.layers)
+    names = {f: name for name, f in ACTIVATIONS.items()} | {F.relu: "relu"}
+    if layer.linear1.bias is None or (encoder.norm is None) != (decoder.norm is None):
+        what = "biases, and a norm at the end of both stacks or of none"
+        raise ValueError(f"theirs must have {what}")
+    if layer.activation not in names:
+        known = ", ".join(ACTIVATIONS)
+        raise ValueError(f"theirs must have one of {known}, got {layer.activation}")
+    return {
+        "N": depth, "N_decoder": _unless_equal(len(decoder.layers), depth),
+        "d_model": theirs.d_model, "h": theirs.nhead,
+        "d_ff": layer.linear1.out_features, "activation": names[layer.activation],
+        "norm": "pre" if layer.norm_first else "post", "bias": True,
+        "final_norm": encoder.norm is not None,
+        "eps_norm": layer.norm1.eps, "P_drop": layer.dropout1.p,
+        "P_drop_attention": layer.self_attn.dropout, "P_drop_ffn": layer.dropout.p,
+    }
+
+
+def from_torch(theirs: nn.Transformer, vocab: int, **fields: Any) -> Transformer:
+    """A model with copies of the weights of torch's; its embeddings are new.
+
+    Args:
+        theirs: in training or evaluation mode, which stays.
+        vocab: number of tokens, about which torch's module knows nothing.
+        fields: further fields of Config, such as pad or positions.
+
+    Raises:
+        TypeError: theirs is another module.
+        ValueError: it has no counterpart here, or a field is refused.
+    """
+    if not isinstance(theirs, nn.Transformer):
+        raise TypeError(f"theirs must be an nn.Transformer, got {type(theirs).__name__}")
+    model = Transformer(Config(vocab=vocab, **_torch_choices(theirs), **fields))
+    with torch.no_grad():
+        for ours, other in _both_stacks(model, theirs):
+            for mine, part in zip(ours, other.chunk(len(ours))):
+                mine.copy_(part)
+    return model.to(next(theirs.parameters())).train(theirs.training)
 
 
 class _Table(nn.Module):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["LayerNorm", "FusedLayerNorm", "AddNorm", "PreNorm", "FeedForward"]
+__all__ = ["LayerNorm", "AddNorm", "PreNorm", "FeedForward", "FusedLayerNorm"]
 
 
 class LayerNorm(nn.Module):
@@ -40,28 +40,6 @@ class LayerNorm(nn.Module):
         variance = centred.square().mean(-1, keepdim=True)  # (..., 1), faster than torch.var
         normalised = centred / torch.sqrt(variance + self.eps)  # (..., d_model)
         return self.gain * normalised + self.bias  # (..., d_model)
-
-
-class FusedLayerNorm(LayerNorm):
-    """`LayerNorm` in one kernel, which keeps the precision of its input (section 3.1)."""
-
-    @classmethod
-    def of(cls, norm: LayerNorm) -> "FusedLayerNorm":
-        """A fused norm with the gain and the bias of another norm, not copies of them."""
-        fused = cls(len(norm.gain), norm.eps)
-        fused.gain, fused.bias = norm.gain, norm.bias
-        return fused
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise x, (..., d_model), to the same shape and precision."""
-        if x.shape[-1:] != self.gain.shape:
-            return super().forward(x)  # which refuses it
-        gain = self.gain.to(x.dtype)
-        bias = self.bias.to(x.dtype)
-        if not torch.is_autocast_enabled(x.device.type):
-            return F.layer_norm(x, self.gain.shape, gain, bias, self.eps)
-        with torch.autocast(x.device.type, enabled=False):
-            return F.layer_norm(x, self.gain.shape, gain, bias, self.eps)
 
 
 class AddNorm(nn.Module):
@@ -125,3 +103,25 @@ class FeedForward(nn.Module):
         """Map x, (..., d_model), position by position, to the same shape."""
         hidden = self.dropout(self.activation(self.W_1(x)))  # (..., d_ff)
         return self.W_2(hidden)  # (..., d_model)
+
+
+class FusedLayerNorm(LayerNorm):
+    """`LayerNorm` in one kernel, which keeps the precision of its input (section 3.1)."""
+
+    @classmethod
+    def of(cls, norm: LayerNorm) -> "FusedLayerNorm":
+        """A fused norm with the gain and the bias of another norm, not copies of them."""
+        fused = cls(len(norm.gain), norm.eps)
+        fused.gain, fused.bias = norm.gain, norm.bias
+        return fused
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise x, (..., d_model), to the same shape and precision."""
+        if x.shape[-1:] != self.gain.shape:
+            return super().forward(x)  # which refuses it
+        gain = self.gain.to(x.dtype)
+        bias = self.bias.to(x.dtype)
+        if not torch.is_autocast_enabled(x.device.type):
+            return F.layer_norm(x, self.gain.shape, gain, bias, self.eps)
+        with torch.autocast(x.device.type, enabled=False):
+            return F.layer_norm(x, self.gain.shape, gain, bias, self.eps)

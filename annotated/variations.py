@@ -16,31 +16,7 @@ from annotated.multihead import MultiHeadAttention
 from annotated.recurrent import additive_scores
 from annotated.transformer import BASE, Config, Transformer
 
-__all__ = ["Variation", "TABLE_3", "AdditiveHeads", "BilinearHeads", "RELEASED_PRESETS", "shrink"]
-
-
-_T_975 = (math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-
-
-def _prediction_interval(values):
-    """Where one more value of the same kind lies with probability 0.95, if they are normal.
-
-    Args:
-        values: numbers, 2 to 11 of them, such as the scores of one model over several seeds.
-
-    Returns:
-        low, high.
-
-    Raises:
-        ValueError: there are fewer than 2 values, or more than 11.
-    """
-    n = len(values)
-    if not 2 <= n <= len(_T_975):
-        raise ValueError(f"values must be 2 to {len(_T_975)} numbers, got {n}")
-    mean = sum(values) / n
-    std = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
-    reach = _T_975[n - 1] * std * math.sqrt(1 + 1 / n)
-    return mean - reach, mean + reach
+__all__ = ["Variation", "TABLE_3", "shrink", "AdditiveHeads", "BilinearHeads", "RELEASED_PRESETS"]
 
 
 @dataclass(frozen=True)
@@ -94,6 +70,53 @@ TABLE_3 = {
     "E learned": Variation({"positions": "learned"}),
     "big": Variation({"d_model": 1024, "d_ff": 4096, "h": 16, "P_drop": 0.3}),
 }
+
+
+def shrink(config: Config, width: int = 8, depth: int = 2) -> Config:
+    """The same model made narrower and shallower, with as many heads as before.
+
+    Args:
+        config: a configuration at the paper's size.
+        width: divides d_model and d_ff, and d_k and d_v where the configuration states them.
+        depth: divides N.
+
+    Raises:
+        ValueError: width or depth does not divide a size.
+    """
+    factors = {"N": depth, "d_model": width, "d_ff": width, "d_k": width, "d_v": width}
+    sizes: dict[str, Any] = {}
+    for name, factor in factors.items():
+        size = getattr(config, name)
+        if size is None:  # d_k or d_v, which follows from d_model
+            continue
+        if size % factor:
+            raise ValueError(f"{name}={size} cannot be divided by {factor}")
+        sizes[name] = size // factor
+    return replace(config, **sizes)
+
+
+_T_975 = (math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+
+
+def _prediction_interval(values):
+    """Where one more value of the same kind lies with probability 0.95, if they are normal.
+
+    Args:
+        values: numbers, 2 to 11 of them, such as the scores of one model over several seeds.
+
+    Returns:
+        low, high.
+
+    Raises:
+        ValueError: there are fewer than 2 values, or more than 11.
+    """
+    n = len(values)
+    if not 2 <= n <= len(_T_975):
+        raise ValueError(f"values must be 2 to {len(_T_975)} numbers, got {n}")
+    mean = sum(values) / n
+    std = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
+    reach = _T_975[n - 1] * std * math.sqrt(1 + 1 / n)
+    return mean - reach, mean + reach
 
 
 class AdditiveHeads(nn.Module):
@@ -152,26 +175,3 @@ RELEASED_PRESETS = {
          "beta2": 0.997, "warmup": 8000, "rate": 2.0},
     ),
 }
-
-
-def shrink(config: Config, width: int = 8, depth: int = 2) -> Config:
-    """The same model made narrower and shallower, with as many heads as before.
-
-    Args:
-        config: a configuration at the paper's size.
-        width: divides d_model and d_ff, and d_k and d_v where the configuration states them.
-        depth: divides N.
-
-    Raises:
-        ValueError: width or depth does not divide a size.
-    """
-    factors = {"N": depth, "d_model": width, "d_ff": width, "d_k": width, "d_v": width}
-    sizes: dict[str, Any] = {}
-    for name, factor in factors.items():
-        size = getattr(config, name)
-        if size is None:  # d_k or d_v, which follows from d_model
-            continue
-        if size % factor:
-            raise ValueError(f"{name}={size} cannot be divided by {factor}")
-        sizes[name] = size // factor
-    return replace(config, **sizes)

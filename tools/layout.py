@@ -38,7 +38,7 @@ EMOJI = re.compile("[\U0001f300-\U0001faff\u2600-\u26ff\u2705\u274c\u2728\ufe0f]
 ABBREVIATION = re.compile(r"\b(?:e\.g|i\.e|cf|vs|al|Eq|Eqs|Fig|Figs|Sec|No|ca|resp|etc)\.$|\b[A-Z]\.$")
 SENTENCE_END = re.compile(r"[.!?][\"')\]*_”]*(?=\s+[A-Z“\"(*_])")
 FULL = re.compile(r"[.!?:;,]?[.!?:;][\"')\]*_”]*$")
-PLACE_IN_PAPER = re.compile(r"[\s—–(-]*\b(?:[Ss]ections? [\d., and]*\d|[Aa]bstract)(?:, [^.]{0,40})?[.)\s]*$")
+PLACE_IN_PAPER = re.compile(r"[\s—–(-]*\b(?:[Ss]ections? [\d., and]*\d|Figure \d|[Aa]bstract)(?:, [^.]{0,40})?[.)\s]*$")
 Problem = tuple[int, str]
 
 
