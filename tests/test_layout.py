@@ -347,7 +347,7 @@ import torch
 (sec-root)=
 (q-why-root)=
 ## Why the root of $d_k$, and not $d_k$?
-% group: why
+<!-- group: why -->
 
 Because the variance of a score is $d_k$.
 More of it.
@@ -357,7 +357,7 @@ x
 $$
 
 ## And what does it cost, then?
-% group: cost
+<!-- group: cost -->
 
 Nothing.
 """
@@ -406,8 +406,8 @@ def test_questions_belong_to_their_chapter(book, asked):
     ("(q-why-root)=\n", "", "has a label on the line above"),
     ("(q-why-root)=", "(why-root)=", "has a label on the line above"),
     ("and not $d_k$?", "and not $d_k$.", "ends in a question mark"),
-    ("% group: why\n", "", "says its group"),
-    ("% group: why", "% group: because", "no group 'because'; there are why, how"),
+    ("<!-- group: why -->\n", "", "says its group"),
+    ("<!-- group: why -->", "<!-- group: because -->", "no group 'because'; there are why, how"),
     ("Because the", "- Because the", "is answered in its first sentence"),
     ("Because the", "$$\nx\n$$\n\nBecause the", "is answered in its first sentence"),
     ("Because the", "(a-place)=\nBecause the", "is answered in its first sentence"),
@@ -423,7 +423,7 @@ def test_faults_of_questions_are_found(asked, old, new, message):
 
 @pytest.mark.parametrize("first", ["`softmax` says so.", "$d_k$ says so.", "*Both* say so.", "(Nearly) all say so.", "-1 says so."])
 def test_an_answer_may_begin_with_code_or_a_formula(asked, book, first):
-    text = QUESTIONS.replace("% group: why\n\nBecause the variance of a score is $d_k$.", f"\n% group: why\n{first}")
+    text = QUESTIONS.replace("<!-- group: why -->\n\nBecause the variance of a score is $d_k$.", f"\n<!-- group: why -->\n{first}")
     assert asked(text) == []
     found = collect.questions(read(book.root / "book/02-attention-questions.md"))
     assert [(q.label, q.group, q.answer) for q in found] == [("q-why-root", "why", first), ("q-cost", "cost", "Nothing.")]
@@ -471,7 +471,7 @@ def test_questions_are_indexed_and_listed_under_their_chapter(asked, book, capsy
 
 @pytest.mark.parametrize("old, new, message", [
     ("(q-cost)=", "(q-why-root)=", "q-why-root is in book/02-attention-questions.md already"),
-    ("% group: cost", "% group: price", "a question needs a label, a group and an answer"),
+    ("<!-- group: cost -->", "<!-- group: price -->", "a question needs a label, a group and an answer"),
 ])
 def test_an_index_with_a_hole_is_refused(asked, book, capsys, old, new, message):
     asked(QUESTIONS.replace(old, new))

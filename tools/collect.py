@@ -39,7 +39,7 @@ ALL_DIFFERENCES = """
 Every place that the chapters meet, as they say it: the paper, the released code, and what this book does and why.
 """
 
-GROUPS = {  # the key after `% group:` -> the heading in the index
+GROUPS = {  # the key after `<!-- group: KEY -->` -> the heading in the index
     "why": "Why is it built this way?",
     "how": "How exactly does it work?",
     "instead": "What if one leaves it out, or does it otherwise?",
@@ -100,7 +100,7 @@ def question(lines: list[str], line: int, title: str, end: int) -> Question:
         label = named[1] if named[1].startswith("q-") else label
         above -= 1
     said = [text.strip() for text in lines[line : end - 1] if text.strip()]
-    marked = re.fullmatch(r"% group: *(\S+)", said[0]) if said else None
+    marked = re.fullmatch(r"<!-- group: *(\S+) *-->", said[0]) if said else None
     first = "".join(said[bool(marked) :][:1])
     plain = not re.match(r"[`~:]{3}|\$\$|[|>#%]|\+\+\+|<!--|!\[|\(.*\)=$|([-*]|\d+\.) ", first)
     return Question(label, title, marked[1] if marked else None, first if plain else "", line, end)

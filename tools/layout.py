@@ -162,7 +162,7 @@ def faults(question: Question) -> Iterator[str]:
     if not question.title.endswith("?"):
         yield f"a question's heading ends in a question mark: {question.title!r}"
     if question.group is None:
-        yield "the line under a question's heading says its group, `% group: why`"
+        yield "the line under a question's heading says its group, `<!-- group: why -->`"
     elif question.group not in GROUPS:
         yield f"no group {question.group!r}; there are {', '.join(GROUPS)}"
     if not question.answer:

@@ -111,7 +111,8 @@ def three_words(c: Canvas) -> None:
     v = c.block(242, 46, n, d, cell, "vfill")
     c.text(294, 76, "=")
     o = c.block(306, 46, n, d, cell, "ofill")
-    for area, words, hue in ((q, "n × d", "q"), (k, "d × n", "k"), (s, "n × n", ""), (v, "n × d", "v"), (o, "n × d", "o")):
+    sizes = ((q, "n × d", "q"), (k, "d × n", "k"), (s, "n × n", ""), (v, "n × d", "v"), (o, "n × d", "o"))
+    for area, words, hue in sizes:
         c.text(area.cx, 122, words, f"small {hue}".strip())
     c.line("M8 144H352", "rule")
     c.text(8, 166, "recurrence", "strong", anchor="start")
@@ -150,7 +151,8 @@ def four_layers(c: Canvas) -> None:
             thin = [f"M{place[i]} {low}L{place[i + j]} {up}" for i in range(n) for j in distances if 0 <= i + j < n]
             c.line("".join(thin), "rule")
         for level, (a, b) in enumerate(zip(way, way[1:])):
-            c.wire((place[a], base - high * level), (place[b], base - high * (level + 1)), hue="o", kind="thick", head=False)
+            ends = (place[a], base - high * level), (place[b], base - high * (level + 1))
+            c.wire(*ends, hue="o", kind="thick", head=False)
         for level in range(len(reach) + 1):
             for x in place:
                 c.dot(x, base - high * level, r=3.5)
@@ -295,6 +297,7 @@ def equal_areas(c: Canvas) -> None:
         wide = 280 * updates[name] / longest
         high, base = area / wide, (128, 218)[i]
         c.text(56, base - high - 12, words, "strong", anchor="start")
-        box = c.box(56, base - high, wide, high, f"{updates[name]:,} updates", kind="ofill" if i == 0 else "dark", round=0)
+        kind = "ofill" if i == 0 else "dark"
+        box = c.box(56, base - high, wide, high, f"{updates[name]:,} updates", kind=kind, round=0)
         c.wire((44, box.bottom), (44, box.top))
         c.text(36, box.cy, "cost", "small soft", anchor="end")

@@ -2,8 +2,6 @@
 
 import math
 
-import torch
-
 from annotated.interop import _feature_axis, _feature_order
 
 from .canvas import SMALL, Canvas, drawing, n, width
@@ -114,17 +112,21 @@ def weights_map(c: Canvas) -> None:
     pairs = [
         ("q_proj", "W_Q.weight", "q"), ("k_proj", "W_K.weight", "k"), ("v_proj", "W_V.weight", "v"),
         ("out_proj", "W_O.weight", "o"), ("fc1", "W_1.weight", ""), ("fc2", "W_2.weight", ""),
-        ("layer_norm", "norm.gain", ""), ("shared", "embedding.weight", ""), ("final_logits_bias", "output_bias.bias", ""),
+        ("layer_norm", "norm.gain", ""), ("shared", "embedding.weight", ""),
+        ("final_logits_bias", "output_bias.bias", ""),
     ]  # fmt: skip
     for i, (theirs, ours, hue) in enumerate(pairs):
         y = 44 + 32 * i
         axis = _feature_axis(f".{ours}")
-        word = "as it is" if axis is None or "output" in ours else "entries" if "gain" in ours else ("rows", "columns")[axis]
+        word = "entries" if "gain" in ours else ("rows", "columns")[axis or 0]
+        if axis is None or "output" in ours:
+            word = "as it is"
         c.text(8, y, f"`{theirs}`", f"small {hue}".strip(), anchor="start")
         c.wire((12 + width(f"`{theirs}`", SMALL), y), (158, y), head=False, hue=hue)
         c.box(158, y - 11, 74, 22, word, face="small", round=4)
         c.wire((232, y), (258, y), hue=hue)
-        c.text(262, y, f"`{ours.removesuffix('.weight').removesuffix('.bias')}`", f"small {hue}".strip(), anchor="start")
+        name = ours.removesuffix(".weight").removesuffix(".bias")
+        c.text(262, y, f"`{name}`", f"small {hue}".strip(), anchor="start")
     for i, name in enumerate(("lm_head", "embed_positions")):
         y = 44 + 32 * (len(pairs) + i)
         c.text(8, y, f"`{name}`", "small", anchor="start")
