@@ -468,7 +468,16 @@ def viewer(
 
 
 def _mass(maps, kind, relation):
-    """How much each head gives to the keys of n (sentence, query, keys) of a relation, (n, N, h)."""
+    """How much each head gives to the keys of a relation.
+
+    Args:
+        maps: from `attention_maps`.
+        kind: of the attention.
+        relation: n places (sentence, query, keys).
+
+    Returns:
+        (n, N, h).
+    """
     if kind not in _KINDS:
         raise ValueError(f"kind must be one of {', '.join(_KINDS)}, not {kind!r}")
     if not relation:

@@ -313,10 +313,10 @@ def cells(chapter: Chapter, root: Path) -> Iterator[Problem]:
         except SyntaxError as error:
             yield cell.line + (error.lineno or 1) - 1, f"not Python: {error.msg}"
             continue
-        folded = {"hide-input", "hide-cell", "remove-cell", "remove-input"} & set(cell.tags)
-        if (n := length(cell)) > LONGEST and not has_class and not folded:
+        if (n := length(cell)) > LONGEST and not has_class and not FOLDED & set(cell.tags):
             yield cell.line, f"a cell of {n} lines, {LONGEST} are allowed"
-    lengths = [length(c) for c in chapter.code()]
+    # An exported cell is one name, whole, and has a limit of its own.
+    lengths = [length(c) for c in chapter.code() if "export" not in c.tags]
     if lengths and not chapter.appendix and not chapter.questions and (m := statistics.median(lengths)) > MEDIAN:
         yield 1, f"half of the cells have {m:g} lines or more, {MEDIAN} are allowed"
 
