@@ -25,7 +25,7 @@ from tangle import code_lines, name_of
 CHOICES, NEXT = "What the paper does not say", "What comes next"
 SECTIONS = [CHOICES, "Recap", "Exercises", NEXT]
 OPENING = ("**Needed first:** ", "**May be skipped:** ")
-LONGEST, MEDIAN, WIDTH, OUTPUT, MARGIN = 25, 8, 100, 15, 40
+LONGEST, MEDIAN, WIDTH, OUTPUT, MARGIN = 25, 10, 100, 15, 40
 WORDS, LINES = (2200, 3000), (250, 350)  # of prose and of shown code in a chapter: as a rule, and at most
 TOGETHER = {("01", "07"): 14_000, ("00", "21"): 50_000}  # words of prose in all chapters from one to the other
 QUESTION, ANSWER = (300, 1200), 40  # words of a question, and of its first sentence
@@ -315,8 +315,7 @@ def cells(chapter: Chapter, root: Path) -> Iterator[Problem]:
             continue
         if (n := length(cell)) > LONGEST and not has_class and not FOLDED & set(cell.tags):
             yield cell.line, f"a cell of {n} lines, {LONGEST} are allowed"
-    # An exported cell is one name, whole, and has a limit of its own.
-    lengths = [length(c) for c in chapter.code() if "export" not in c.tags]
+    lengths = [length(c) for c in chapter.code()]
     if lengths and not chapter.appendix and not chapter.questions and (m := statistics.median(lengths)) > MEDIAN:
         yield 1, f"half of the cells have {m:g} lines or more, {MEDIAN} are allowed"
 
