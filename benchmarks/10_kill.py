@@ -3,9 +3,9 @@
     python benchmarks/10_kill.py [--once 20] [--often 5] [--seed 0] [--out results/10-kill]
 
 A small training with dropout, two batches an update, evaluation and a checkpoint after every second update runs
-undisturbed. Then, for each of the signals KILL, TERM, HUP and INT, `--once` trainings get it at a random moment each and
-are resumed; and `--often` trainings are killed again and again, until one attempt comes through. A moment is a random number of lines in the log, and from there
-a random delay of about two updates at most.
+undisturbed. Then, for each of the signals KILL, TERM, HUP and INT, `--once` trainings get it at a random moment each
+and are resumed; and `--often` trainings are killed again and again, until one attempt comes through. A moment is a
+random number of lines in the log, and from there a random delay of about two updates at most.
 At the end all checkpoints (weights, optimizer, progress) and the log must equal the undisturbed ones byte for byte,
 but for the seconds that the log's evaluations give.
 A training that gets TERM, HUP or INT must also have written a checkpoint of its last logged update before it ends.
@@ -144,7 +144,8 @@ def main():
         work = lambda name: (f"{place}/{name}", pairs, len(vocabulary))  # noqa: E731
         attempt(work("undisturbed"))
         expected = contents(f"{place}/undisturbed")
-        once = [trial(work(f"{name}-{i}"), moments, False, expected, name) for name in SIGNALS for i in range(options.once)]
+        each = [(name, i) for name in SIGNALS for i in range(options.once)]
+        once = [trial(work(f"{name}-{i}"), moments, False, expected, name) for name, i in each]
         often = [trial(work(f"often-{i}"), moments, True, expected) for i in range(options.often)]
         scores = {"compared": COMPARED, "files": len(expected), "longest_delay_seconds": DELAY}
         record.write_scores(scores | {"once": once, "again_and_again": often})

@@ -2,11 +2,11 @@
 
     python benchmarks/13_damage.py [--trials 10000] [--seed 0] [--out results/13-damage]
 
-Each trial copies a folder (a model of ours, a MarianMT model, a training that is to go on) and damages one of its files:
-bytes flipped, a file cut, replaced or removed, a value in JSON made another one, huge, negative or NaN, weights made NaN.
-Then `translate`, or `train` with the same settings, is run on it. Right is: one line on stderr and status 2, no file changed
-but the note of a sitting in run.json and tokens that are made again; or status 0, as many lines as were given, and for a
-training the very weights of the undamaged one. Each within limits of memory and time (see damage.py).
+Each trial copies a folder (a model of ours, a MarianMT model, a training that is to go on) and damages one of its
+files: bytes flipped, a file cut, replaced or removed, a value in JSON made another one, huge, negative or NaN, weights
+made NaN. Then `translate`, or `train` with the same settings, is run on it. Right is: one line on stderr and status 2,
+no file changed but the note of a sitting in run.json and tokens that are made again; or status 0, as many lines as were
+given, and for a training the very weights of the undamaged one. Each within limits of memory and time (see damage.py).
 Writes run.json and scores.json, with every trial that went wrong, and exits with 1 if there is one.
 """
 
@@ -40,7 +40,8 @@ def go(options):
             counts[f"{kind} {status}"] += 1
             if fault:
                 wrong.append({"seed": seed, "kind": kind, "damage": done, "status": status, "fault": fault})
-        record.write_scores({"trials": options.trials, "by_kind_and_status": dict(sorted(counts.items())), "wrong": wrong})
+        by_kind = dict(sorted(counts.items()))
+        record.write_scores({"trials": options.trials, "by_kind_and_status": by_kind, "wrong": wrong})
     print(f"{len(wrong)} of {options.trials} went wrong; {dict(sorted(counts.items()))}", file=sys.stderr)
     for row in wrong[:20]:
         print(row, file=sys.stderr)

@@ -28,9 +28,10 @@ KINDS = ("model", "marian", "training")
 SIZES = replace(TINY, N=1, d_model=8, d_ff=8, h=2)
 TEXT = [f"the {a} sees the {b} ." for a in ("dog", "cat", "cow") for b in ("man", "bird", "fish", "hen")]
 LINES = [TEXT[0], "", TEXT[-1]]
-TRAIN = "--preset tiny --N 1 --d_model 8 --d_ff 8 --h 2 --vocab 285 --source_tokens 60 --target_tokens 60 --warmup 2 --score 0".split()
-TRAIN += "--save_every 2 --evaluate_every 2 --keep 3 --threads 1 --device cpu".split()
-VALUES = (-1, 0, 1, 7, 2**31, 2**70, 1.5, 1e308, float("nan"), float("inf"), True, None, "", "x", "8", [], [[]], [[10**9]], {}, {"a": 1})
+TRAIN = "--preset tiny --N 1 --d_model 8 --d_ff 8 --h 2 --vocab 285 --source_tokens 60 --target_tokens 60".split()
+TRAIN += "--warmup 2 --score 0 --save_every 2 --evaluate_every 2 --keep 3 --threads 1 --device cpu".split()
+NUMBERS = (-1, 0, 1, 7, 2**31, 2**70, 1.5, 1e308, float("nan"), float("inf"))
+VALUES = (*NUMBERS, True, None, "", "x", "8", [], [[]], [[10**9]], {}, {"a": 1})
 MEMORY = 400  # MB that a command may take beside what the process has
 SECONDS = 120  # a command that takes longer hangs
 
@@ -115,7 +116,8 @@ def cut(content: bytes, chance: Random) -> bytes:
 
 
 def garbage(content: bytes, chance: Random) -> bytes:
-    return chance.choice([b"", b"[" * 100_000, bytes(1000), chance.randbytes(1000), b"\xff\xfe", b"null", b"[]", content * 2])
+    others = [b"", b"[" * 100_000, bytes(1000), b"\xff\xfe", b"null", b"[]"]
+    return chance.choice([*others, chance.randbytes(1000), content * 2])
 
 
 def gone(content: bytes, chance: Random) -> None:
