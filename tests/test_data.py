@@ -297,3 +297,11 @@ def test_why_there_is_no_such_vocabulary_is_said_in_our_words():
         with pytest.raises(ValueError, match=f"no vocabulary of vocab={vocab} pieces can be made of these lines: {why}") as caught:
             Subwords.train(["a b"], vocab)
         assert "\n" not in str(caught.value) and "Internal" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["words", "subwords"])
+def test_identifiers_beyond_the_vocabulary_are_refused(kind, subwords):
+    vocabulary = Words(["a"]) if kind == "words" else subwords
+    assert vocabulary.decode([0, 1, 2]) == ""
+    with pytest.raises(ValueError, match=f"ids must be below {len(vocabulary)}, got {len(vocabulary)}"):
+        vocabulary.decode([4, len(vocabulary)])

@@ -681,3 +681,14 @@ def test_a_beam_beyond_all_measure_is_refused():
     model = random_model("transformer", 0)
     with pytest.raises(ValueError, match="beam must be 1 or more, and 100000 at most, got"):
         beam_search(model, random_sources(model, 0), beam=2**70)
+
+
+@pytest.mark.parametrize("call, name", [
+    (lambda m, s: beam_search(m, s, beam="x"), "beam"), (lambda m, s: beam_search(m, s, beam=2.5), "beam"),
+    (lambda m, s: greedy(m, s, "x"), "max_len"), (lambda m, s: greedy(m, s, 2.5), "max_len"),
+    (lambda m, s: Translator(m, Words([])).n_best(["a"], 0), "k"), (lambda m, s: Translator(m, Words([])).n_best(["a"], -1), "k"),
+])
+def test_what_is_no_number_or_too_small_is_named(call, name):
+    model = random_model("transformer", 0)
+    with pytest.raises(ValueError, match=f"{name} must be 1 or more"):
+        call(model, random_sources(model, 0))
