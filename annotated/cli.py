@@ -4,24 +4,37 @@ Generated from book/H-command-line.md by tools/tangle.py: edit the chapter, not 
 """
 
 import argparse
+import codecs
 import os
+import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
 import torch
 from tqdm import tqdm
 
-from annotated.corpora import CORPORA, TokenPairs, _missing_files, cache_folder, fetch, load_corpus, prepare
+from annotated.corpora import CORPORA, _missing_files, _open_tokens, cache_folder, fetch, load_corpus, prepare
 from annotated.data import Batches, Corpus, Subwords, Words, _fraction, load_vocabulary, token_batches
-from annotated.decoding import Translator, _check_device, _check_n_best, save
+from annotated.decoding import Translator, _check_device, _check_memory, _check_n_best, save
 from annotated.evaluation import _bleu_metric, bleu, chrf, cross_entropy
-from annotated.files import file_lock, resumable_output, sha256_of, write_text
+from annotated.files import (
+    _check_fields,
+    _decode_line,
+    _need,
+    _remove,
+    file_lock,
+    read_json,
+    resumable_output,
+    sha256_of,
+    write_text,
+)
 from annotated.records import Record, check_same, read_run
 from annotated.training import Recipe, TrainingBackend, average, list_checkpoints, train
 from annotated.transformer import BASE, BIG, TINY, Config, Transformer
@@ -29,15 +42,41 @@ from annotated.transformer import BASE, BIG, TINY, Config, Transformer
 __all__ = ["PRESETS", "main"]
 
 
-def _text_lines(file):
+def _text_lines(file, name="the input", encoding=None):
     """Yield the lines of a file opened for bytes, cut at line feeds only, without their ends.
 
-    A byte that is not UTF-8 becomes the replacement character.
+    A ValueError names the line that is not of the encoding; without one, UTF-8 is wanted.
     """
-    for number, line in enumerate(file):
-        line = line.removesuffix(b"\n").removesuffix(b"\r")
-        line = line if number else line.removeprefix(b"\xef\xbb\xbf")
-        yield line.decode("utf-8", errors="replace")
+    if encoding:
+        yield from _encoded_lines(file, name, encoding)
+        return
+    for number, line in enumerate(file, start=1):
+        text = _decode_line(line, name, number, ", or name its encoding by --encoding")
+        if "\0" in text:
+            what = f"{name}, line {number} holds a zero byte and so is no UTF-8 text"
+            raise ValueError(f"{what}: if it is UTF-16, say so by --encoding utf-16")
+        yield text
+
+
+def _encoded_lines(blocks, name, encoding):
+    """The same of blocks of bytes in an encoding by name."""
+    decoder = codecs.getincrementaldecoder(encoding)()
+    number = 1
+    parts = [""]
+    for block in chain(blocks, [b""]):
+        try:
+            first, *others = decoder.decode(block, not block).split("\n")
+        except UnicodeError:
+            place = f"{name}, line {number}"
+            raise ValueError(f"{place} is no text in the encoding {encoding}") from None
+        parts.append(first)
+        for other in others:
+            line = "".join(parts).removesuffix("\r")
+            yield line if number > 1 else line.removeprefix("\ufeff")
+            number += 1
+            parts = [other]
+    if last := "".join(parts):
+        yield last
 
 
 def _one_line(text):
@@ -95,7 +134,8 @@ def _job_of(options):
     files = sorted(path for path in folder.glob("*") if path.is_file())
     model = sha256_of(*files) if files else str(folder)
     hashes = {"model": model, "input": sha256_of(options.input or "")}
-    return hashes | {name: getattr(options, name) for name in ("beam", "alpha", "n_best")}
+    search = {name: getattr(options, name) for name in ("beam", "alpha", "n_best")}
+    return hashes | search | ({"encoding": options.encoding} if options.encoding else {})
 
 
 @contextmanager
@@ -133,7 +173,8 @@ def _translate_stream(translator, options):
     with _open_input(options.input) as file, output(file) as (done, add):
         if done:
             print(f"{options.output}: going on after {done} lines", file=sys.stderr)
-        lines = islice(_text_lines(file), done, None)
+        name = options.input or "standard input"
+        lines = islice(_text_lines(file, name, options.encoding), done, None)
         off = None if size else True  # None: off where stderr is no terminal
         with tqdm(total=size, unit="B", unit_scale=True, disable=off) as bar:
             for number, text in _translate_windows(translator, lines, options, first=done + 1):
@@ -150,7 +191,7 @@ def _translate_interactively(translator, options):
 
     print("A sentence, then Enter; quit or Ctrl-D ends.", file=sys.stderr)
     with _open_input(None) as file, _printed() as (_, add):
-        for line in _text_lines(iter(ask, b"")):
+        for line in _text_lines(iter(ask, b""), "standard input", options.encoding):
             if line.strip() == "quit":
                 break
             for number, text in _translate_windows(translator, [line], options):
@@ -167,27 +208,26 @@ def _load(folder, device):
     return annotated.load(folder, device)
 
 
+def _check_outside(folder, model, option):
+    """Refuse to write to a folder that is the model's own."""
+    if model.is_dir() and model.resolve() == folder.resolve():
+        raise ValueError(f"{option} names the model's own folder {model}: choose another place")
+
+
 def _run_translate(options):
     """`translate`: as many lines out as in, in the same order."""
     if options.interactive and (options.input or options.output):
         said = "interactive means standard input and output"
         raise ValueError(f"{said}: leave out --input and --output")
-    _check_n_best(options.n_best, options.beam)
+    _check_n_best(options.n_best or 1, options.beam)
+    if options.output:
+        _check_outside(options.output.resolve().parent, options.model, "--output")
     translator = _load(options.model, options.device)
     typed = not (options.input or options.output) and sys.stdin and sys.stdin.isatty()
     if options.interactive or typed:
         _translate_interactively(translator, options)
     else:
         _translate_stream(translator, options)
-
-
-def _decoded(path, number, line):
-    """A line's text without space around it; ValueError with the place if it is no UTF-8."""
-    try:
-        return line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-    except UnicodeDecodeError:
-        place = f"{path}, line {number}"
-        raise ValueError(f"{place} is not UTF-8 text: convert the file to UTF-8") from None
 
 
 @dataclass(frozen=True)
@@ -201,20 +241,32 @@ class _FilePairs:
     source: Path
     target: Path
     without: frozenset = frozenset()
+    encoding: str | None = None
 
     def __iter__(self):
+        for pair in self.lines():
+            if all(pair) and self.without.isdisjoint(pair):
+                yield pair
+
+    def lines(self):
+        """The two lines of every number, without space around them, empty ones too."""
         paths = self.source, self.target
-        with _open_input(paths[0]) as source, _open_input(paths[1]) as target:
-            for number, lines in enumerate(zip_longest(source, target), start=1):
-                if None in lines:  # one is at its end, the other a line further, or more
-                    rest = [sum(1 for _ in file) for file in (source, target)]
-                    has = [number - (line is None) + more for line, more in zip(lines, rest)]
+        with _open_input(paths[0]) as first, _open_input(paths[1]) as second:
+            source, target = (_text_lines(file, path, self.encoding)
+                              for file, path in zip((first, second), paths))
+            for number, pair in enumerate(zip_longest(source, target), start=1):
+                if None in pair:  # one is at its end, the other a line further, or more
+                    rest = [sum(1 for _ in lines) for lines in (source, target)]
+                    has = [number - (line is None) + more for line, more in zip(pair, rest)]
                     raise ValueError(
                         f"{paths[0]} has {has[0]} lines and {paths[1]} has {has[1]}: "
                         "line n of one should be the translation of line n of the other")
-                pair = tuple(_decoded(path, number, line) for path, line in zip(paths, lines))
-                if all(pair) and self.without.isdisjoint(pair):
-                    yield pair
+                yield tuple(line.strip() for line in pair)
+
+    def count(self):
+        """How many pairs there are, and how many more have an empty side."""
+        found = Counter(all(pair) for pair in self.lines())
+        return found[True], found[False]
 
 
 def _hold_out(pairs, most=2000):
@@ -240,24 +292,33 @@ def _name_of(source, target):
 
 def _corpus_of_files(options):
     """The corpus in the files --source, --target, --valid-source and --valid-target."""
-    pairs: Any = _FilePairs(options.source, options.target)  # in the place of a list
-    given = options.valid_source
-    held_out = _FilePairs(given, options.valid_target) if given else None
+    encoding = options.encoding
+    pairs: Any = _FilePairs(options.source, options.target, encoding=encoding)  # as a list
+    held_out: Any = ()
+    if options.valid_source:
+        held_out = _FilePairs(options.valid_source, options.valid_target, encoding=encoding)
     name = _name_of(options.source, options.target)
-    total = sum(1 for _ in pairs)
+    total, empty = pairs.count()
     if not total:
         raise ValueError(f"{name} hold no sentence pair")
     validation = list(held_out) if held_out else _hold_out(pairs)
     pairs = replace(pairs, without=frozenset(text for pair in validation for text in pair))
     kept = sum(1 for _ in pairs)
     left = total - kept - (0 if held_out else len(validation))
+    empty += held_out.count()[1] if held_out else 0
     print(f"{name}: {kept} pairs to train on, {len(validation)} held out, "
-          f"{left} left out that share a sentence with these", file=sys.stderr)
+          f"{left} left out that share a sentence with these{_empty_said(empty)}",
+          file=sys.stderr)
     if not kept or not validation:
         raise ValueError(f"{name} leave nothing to train on or to validate with: give more")
     names = ("source", "target", *(("valid_source", "valid_target") if held_out else ()))
     sums: dict = {name: sha256_of(getattr(options, name)) for name in names}
     return Corpus(name, pairs, validation, [], "the user's own", sums)
+
+
+def _empty_said(empty):
+    """The end of a line that tells how many pairs of two files count for nothing."""
+    return f", {empty} left out that have an empty side" if empty else ""
 
 
 def _read_corpus(options):
@@ -281,24 +342,21 @@ def _sampled(pairs, most=1_000_000):
     return islice(pairs, 0, None, step)
 
 
-def _make_vocabulary(corpus, size, folder):
-    """The vocabulary of a training folder: that of the run it holds, or else a new one."""
-    if (folder / "run.json").exists():
-        found = load_vocabulary(folder)
-        if isinstance(found, Subwords) and len(found) != size:
-            begun = f"{folder} was begun with vocab={len(found)}"
-            raise ValueError(f"{begun}, now vocab={size}: choose another --out")
-        return found
-    for kind in (Words, Subwords):
-        (folder / kind.filename).unlink(missing_ok=True)
-    vocabulary: Words | Subwords
+def _learn_vocabulary(corpus, size):
+    """A new vocabulary for a corpus: its words for the grammar, else subwords."""
     if corpus.name == "grammar":
-        vocabulary = Words.build(corpus.train)
-    else:
-        texts = (text for pair in _sampled(corpus.train) for text in pair)
-        vocabulary = Subwords.train(texts, size)
-    vocabulary.save(folder / vocabulary.filename)
-    return vocabulary
+        return Words.build(corpus.train)
+    texts = (text for pair in _sampled(corpus.train) for text in pair)
+    return Subwords.train(texts, size)
+
+
+def _begun_vocabulary(folder, size):
+    """The vocabulary of the run in a folder; ValueError where it has another size."""
+    found = load_vocabulary(folder)
+    if isinstance(found, Subwords) and len(found) != size:
+        begun = f"{folder} was begun with vocab={len(found)}"
+        raise ValueError(f"{begun}, now vocab={size}: choose another --out")
+    return found
 
 
 def _too_long(text, s, t, limits):
@@ -358,13 +416,15 @@ def _token_pairs(corpus, vocabulary, recipe, folder, longest=None, positions=Non
         raise ValueError(f"longest={longest} leaves out every held-out pair: raise it")
     if (folder / "run.json").exists():
         with suppress(ValueError):  # there are none, or damaged ones
-            return TokenPairs(folder / "tokens"), held_out
+            return _open_tokens(folder / "tokens"), held_out
     encoded = _encoded(corpus.train, vocabulary, *limits)
     training = prepare(encoded, _IdentityVocabulary(len(vocabulary)), folder / "tokens")
     return training, held_out
 
 
 _MARK = ".training"
+
+_PREPARED = ("tokens", Words.filename, Subwords.filename)
 
 
 def _check_folder(folder):
@@ -374,9 +434,7 @@ def _check_folder(folder):
     if (folder / "run.json").exists():
         return
     names = "README.md config.json model.safetensors checkpoints log.jsonl scores.json".split()
-    if not (folder / _MARK).exists():
-        names += ["tokens", Words.filename, Subwords.filename]
-    found = [path.name for name in names for path in folder.glob(name)]
+    found = [path.name for name in (*names, *_PREPARED) for path in folder.glob(name)]
     if found:
         what = f"{folder} is no training folder, but holds {found[0]}"
         raise ValueError(f"{what}, which would be lost: choose another --out")
@@ -396,7 +454,9 @@ def _check_same_run(folder, **wanted):
     `wanted` has the parts config, recipe and data of run.json, each a dict.
     """
     if (folder / "run.json").exists():
-        free = () if _has_weights(folder) else ("recipe",)
+        free = () if _has_weights(folder) else ("recipe", "config")
+        parts = {"config": dict, "recipe": dict, "data": dict}
+        _check_fields(folder / "run.json", read_run(folder), command=str, date=str, **parts)
         check_same(folder, (*_MAY_DIFFER, *free), **wanted)
 
 
@@ -409,24 +469,53 @@ def _begin(folder, config, recipe, data):
 def _score(translator, pairs, beam=4, alpha=0.6, lowercase=False, tokenize="13a"):
     """Translate the sources of some pairs and score the outputs against their targets.
 
-    Returned are a dict of scores and signatures, and the outputs.
+    Returned are a dict of scores and signatures, and the outputs, one for each pair; a pair
+    with an empty side is translated, and not scored.
     """
     sources = [source for source, _ in pairs]
-    references = [target for _, target in pairs]
     outputs = [_one_line(line) for line in translator.translate(sources, beam, alpha)]
-    value, signature = bleu(outputs, references, lowercase, tokenize)
-    other, other_signature = chrf(outputs, references)
+    whole = [(out, pair[1]) for out, pair in zip(outputs, pairs) if all(pair)]
+    scored, references = zip(*whole)
+    value, signature = bleu(scored, references, lowercase, tokenize)
+    other, other_signature = chrf(scored, references)
     scores = {"bleu": round(value, 2), "signature": signature}
     scores |= {"chrf": round(other, 2), "chrf_signature": other_signature}
-    return {**scores, "sentences": len(pairs), "beam": beam, "alpha": alpha}, outputs
+    return {**scores, "sentences": len(whole), "beam": beam, "alpha": alpha}, outputs
 
 
 def _write_scores(folder, scores, outputs=None):
     """Write scores.json, and outputs.txt where there are outputs, to a folder."""
     record = Record(folder)
-    record.write_scores(scores)
-    if outputs is not None:
-        record.write("outputs.txt", "".join(line + "\n" for line in outputs))
+    if outputs is None:
+        record.write_scores(scores)
+        return
+    text = "".join(line + "\n" for line in outputs)
+    (folder / "outputs.txt").unlink(missing_ok=True)
+    record.write_scores({**scores, "outputs": sha256_of(text.encode())})
+    record.write("outputs.txt", text)
+
+
+def _are_results(folder):
+    """Whether scores.json and outputs.txt of a folder are what `evaluate` has written there."""
+    told: dict = {}
+    with suppress(ValueError):  # none, or not ours
+        told = read_json(folder / "scores.json")
+    if (folder / "outputs.txt").exists():
+        return "outputs" in told and told["outputs"] == sha256_of(folder / "outputs.txt")
+    return "outputs" in told or not (folder / "scores.json").exists()
+
+
+def _check_results(folder, inputs):
+    """Refuse a folder for results that is a file, or in which something would be lost."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file, not a folder: choose another --out")
+    if not _are_results(folder):
+        what = f"{folder} holds scores.json or outputs.txt that evaluate has not written"
+        raise ValueError(f"{what}: choose another --out")
+    written = [folder / name for name in ("scores.json", "outputs.txt")]
+    for path in inputs:
+        if any(place.exists() and path.exists() and place.samefile(path) for place in written):
+            raise ValueError(f"{path} is read, and would be lost: choose another --out")
 
 
 def _to_score(options):
@@ -439,26 +528,39 @@ def _to_score(options):
         pairs = getattr(load_corpus(name), options.split)
     else:
         name = _name_of(*files)
-        pairs = list(_FilePairs(*files))
-    if not pairs:
+        pairs = list(_FilePairs(*files, encoding=options.encoding).lines())
+    if not any(all(pair) for pair in pairs):
         raise ValueError(f"{name} hold no sentence pair")
     return name, pairs
 
 
+def _check_tokenizer(options):
+    """Refuse a tokeniser that is not known, and say so where one may have to be fetched."""
+    _need("sacrebleu", "data", "for scores")
+    if options.tokenize in ("spm", "flores101", "flores200"):
+        print(f"--tokenize {options.tokenize} is a model, which sacreBLEU fetches from its "
+              "publisher where it is not there yet", file=sys.stderr)
+    _bleu_metric(options.lowercase, options.tokenize)
+
+
 def _run_evaluate(options):
     """`evaluate`: translate a held-out set and score it."""
+    _check_tokenizer(options)
+    if options.out:
+        _check_outside(options.out, options.model, "--out")
+        _check_results(options.out, filter(None, (options.source, options.target)))
     name, pairs = _to_score(options)
-    _bleu_metric(options.lowercase, options.tokenize)  # refuses a name that it does not know
-    if options.out and options.out.exists() and not options.out.is_dir():
-        raise ValueError(f"{options.out} is a file, not a folder: choose another --out")
+    translator = _load(options.model, options.device)
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
-    translator = _load(options.model, options.device)
     search = options.beam, options.alpha
     scores, outputs = _score(translator, pairs, *search, options.lowercase, options.tokenize)
+    count = scores["sentences"]
+    left = len(pairs) - count
     print(f"BLEU {scores['bleu']:.2f}  {scores['signature']}")
     print(f"chrF {scores['chrf']:.2f}  {scores['chrf_signature']}")
-    print(f"{name}, {len(pairs)} sentences, beam {options.beam}, alpha {options.alpha}")
+    print(f"{name}, {count} sentences, beam {options.beam}, alpha {options.alpha}"
+          + (f"; {left} lines more have an empty side" if left else ""))
     if options.out:
         split = {"split": options.split} if options.corpus else {}
         _write_scores(options.out, {**scores, "corpus": name, **split}, outputs)
@@ -539,9 +641,86 @@ def _learn(backend, model, recipe, pairs, held_out, folder):
     train(model, recipe, batches, folder, evaluate, start=backend.start)
 
 
+def _count_weights(config):
+    """The number of weights of a Transformer of these sizes."""
+    c = config
+    attention = 2 * c.h * (c.key_width + c.value_width) * c.d_model
+    if c.bias:
+        attention += c.h * (2 * c.key_width + c.value_width) + c.d_model
+    feed_forward = 2 * c.d_model * c.d_ff + c.d_ff + c.d_model
+    norm = 2 * c.d_model
+    encoder = c.N * (attention + feed_forward + 2 * norm)
+    decoder = c.decoder_layers * (2 * attention + feed_forward + 3 * norm)
+    rows = c.vocab + (c.source_vocab or 0)
+    rows += c.max_positions if c.positions == "learned" else 0
+    last = 2 * norm * c.last_norm + c.vocab * c.output_bias
+    return encoder + decoder + rows * c.d_model + last
+
+
+def _check_able(options, config):
+    """Refuse sizes that the memory cannot hold, and packages that will be missed later."""
+    copies = 4 if options.device == "cpu" else 1
+    _check_memory("training a model of these sizes", _count_weights(config), copies)
+    if options.corpus != "grammar":
+        _need("sentencepiece", "data", "for subwords")
+    if options.score:
+        _need("sacrebleu", "data", "for the score at the end (--score 0 leaves it out)")
+
+
+def _goes_on(folder, config, **others):
+    """Whether the run in a folder goes on with its vocabulary; see `_check_same_run`."""
+    if not (folder / "run.json").exists():
+        return False
+    if _has_weights(folder):
+        return True
+    with suppress(ValueError):  # damaged, or another
+        check_same(folder, _MAY_DIFFER, config=config, **others)
+        _begun_vocabulary(folder, config["vocab"])
+        return True
+    return False
+
+
+def _prepared(backend, options, corpus, config, recipe, data):
+    """Configuration, vocabulary, training pairs and held-out pairs of the run in a folder."""
+    folder = options.out
+    given = {"config": asdict(config), "recipe": asdict(recipe), "data": data}
+    vocabulary: Words | Subwords
+    goes_on = _goes_on(folder, **given)
+    if goes_on:
+        vocabulary = _begun_vocabulary(folder, config.vocab)
+    else:
+        vocabulary = _learn_vocabulary(corpus, config.vocab)
+        for name in _PREPARED:
+            _remove(folder / name)
+    config = replace(config, vocab=len(vocabulary))
+    if backend.writes:
+        _begin(folder, config, recipe, data)
+    if not goes_on:
+        vocabulary.save(folder / vocabulary.filename)
+    limits = options.longest, _positions_of(config)
+    return config, vocabulary, *_token_pairs(corpus, vocabulary, recipe, folder, *limits)
+
+
+@contextmanager
+def _undone(folder):
+    """After an error, a folder in which no run had begun holds nothing of this attempt."""
+    begun = (folder / "run.json").exists()
+    try:
+        yield
+    except BaseException:
+        if not begun:
+            for name in (*_PREPARED, "run.json"):
+                _remove(folder / name)
+            with suppress(OSError):  # Windows removes no open file
+                _remove(folder / _MARK)
+                folder.rmdir()
+        raise
+
+
 def _train_as(backend, options):
     """Train in one of perhaps several processes, the first of which writes everything."""
     config, recipe = _settings(options)
+    _check_able(options, config)
     corpus = _read_corpus(options)
     folder = options.out
     data = {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance,
@@ -550,13 +729,9 @@ def _train_as(backend, options):
     _check_same_run(folder, config=asdict(config), recipe=asdict(recipe), data=data)
     lock = file_lock(folder / _MARK, wait=False) if backend.writes else nullcontext()
     with lock:
-        with backend.in_turn():
-            vocabulary = _make_vocabulary(corpus, config.vocab, folder)
-            limits = options.longest, _positions_of(config)
-            pairs, held_out = _token_pairs(corpus, vocabulary, recipe, folder, *limits)
-            config = replace(config, vocab=len(vocabulary))
-            if backend.writes:
-                _begin(folder, config, recipe, data)
+        with backend.in_turn(), _undone(folder) if backend.writes else nullcontext():
+            config, vocabulary, pairs, held_out = _prepared(
+                backend, options, corpus, config, recipe, data)
         torch.manual_seed(recipe.seed)
         model = Transformer(config, backend.attention).to(backend.device)
         _learn(backend, model, recipe, pairs, held_out, folder)
@@ -595,8 +770,11 @@ def _write_grammar(folder):
     corpus = load_corpus("grammar")
     for part in ("train", "validation", "test"):
         lines = [f"{source}\t{target}\n" for source, target in getattr(corpus, part)]
-        (folder / "grammar").mkdir(parents=True, exist_ok=True)
-        write_text(folder / "grammar" / f"{part}.tsv", "".join(lines))
+        content = "".join(lines)
+        path = folder / "grammar" / f"{part}.tsv"
+        if path.exists() and sha256_of(path) != sha256_of(content.encode()):
+            raise ValueError(f"{path} holds something else, which would be lost: move it away")
+        write_text(path, content)
 
 
 def _run_fetch(options):
@@ -669,11 +847,13 @@ def _yes_or_no(text):
     return text.lower() == "true"
 
 
-def _at_least(least):
-    """The type of an option that is a whole number, this one or more."""
+def _at_least(least, most=2**31 - 1):
+    """The type of an option that is a whole number, neither smaller nor greater than these."""
     def number(text):
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"give a whole number, {least} or more, not {text!r}")
+        short = text.isdecimal() and len(text) < 20  # longer ones Python refuses to read
+        if not short or not least <= int(text) <= most:
+            wanted = f"{least} or more" if short and int(text) < least else f"{least} to {most}"
+            raise argparse.ArgumentTypeError(f"give a whole number, {wanted}, not {text[:40]!r}")
         return int(text)
 
     return number
@@ -734,12 +914,29 @@ Lines out are as many as lines in. Stopped with --output, the same command goes 
 }
 
 
+def _encoding(text):
+    """The type of an option that names an encoding of text, as Python calls it."""
+    try:
+        "".encode(text)
+    except (LookupError, ValueError):
+        wanted = "give an encoding that Python knows, such as latin-1"
+        raise argparse.ArgumentTypeError(f"{wanted}, not {text[:40]!r}") from None
+    return text
+
+
+def _add_encoding(parser):
+    """The option that says what the bytes of a text mean."""
+    parser.add_argument("--encoding", type=_encoding, metavar="NAME",
+                        help="of the text that is read, such as latin-1 or utf-16; default: utf-8")
+
+
 def _add_corpus(parser):
     """Options that say which sentence pairs."""
     add = parser.add_argument
     add("--corpus", help=f"a corpus by name: grammar, {', '.join(CORPORA)}")
     add("--source", type=Path, help="or a file of source sentences, one a line")
     add("--target", type=Path, help="and one of their translations")
+    _add_encoding(parser)
 
 
 def _add_machine(parser):
@@ -767,7 +964,7 @@ def _add_search(parser):
     add = parser.add_argument
     add("--model", type=Path, required=True,
         help="a model folder, ours or MarianMT's, or owner/model on the Hugging Face hub")
-    add("--beam", type=_at_least(1), default=4, metavar="K",
+    add("--beam", type=_at_least(1, 1000), default=4, metavar="K",
         help="of the search; 1 is greedy (default 4)")
     add("--alpha", type=float, default=0.6, help="of the length penalty (default 0.6)")
     _add_machine(parser)
@@ -801,6 +998,7 @@ def _add_translate(parser):
     add = parser.add_argument
     _add_search(parser)
     add("--input", type=Path, help="a file, one sentence a line; default: standard input")
+    _add_encoding(parser)
     add("--output", type=Path, help="a file; default: standard output")
     add("--n-best", type=_at_least(0), default=0, metavar="K",
         help="K translations of a line, each as number, score and text with tabs between")
@@ -855,7 +1053,19 @@ def _is_user_error(error):
     if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
         return "allocate memory" in str(error) or "overflowed" in str(error)
     limits = FloatingPointError, OverflowError, MemoryError, torch.OutOfMemoryError
-    return isinstance(error, (ValueError, TypeError, OSError, *limits))
+    return isinstance(error, (ValueError, TypeError, OSError, ModuleNotFoundError, *limits))
+
+
+def _said(error):
+    """What a line tells of an error: its own words, but for memory plain ones."""
+    text = _one_line(str(error))
+    if isinstance(error, ModuleNotFoundError) and "pip install" not in text:
+        return f"{text}: install it with pip install {error.name}"
+    if text and "allocate memory" not in text:
+        return text
+    wanted = re.search(r"allocate (\d+) bytes", text)
+    more = f" for {int(wanted[1]) / 1e9:,.1f} GB more" if wanted else ""
+    return f"there is not enough memory{more}: a smaller model or smaller batches take less"
 
 
 def _prepare_torch(options):
@@ -886,12 +1096,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout = open(os.devnull, "w")  # or Python complains when it closes the old one
         return 141
     except KeyboardInterrupt as error:
-        status, said = 130, str(error) or "stopped"
-    except ModuleNotFoundError as error:
-        status, said = 2, f"{error}: install it with pip install {error.name}"
+        status = 141 if getattr(sys.stderr, "gone", False) else 130
+        said = str(error) or "stopped"
     except Exception as error:
         if not _is_user_error(error):
             raise
-        status, said = 2, _one_line(str(error)) or "there is not enough memory"
+        status = 2
+        said = _said(error)
     print(f"annotated {options.command}: {said}", file=sys.stderr)
     return status

@@ -7,6 +7,7 @@ import errno
 import gzip
 import io
 import json
+import math
 import mmap
 import os
 import re
@@ -15,6 +16,7 @@ import time
 import zipfile
 from array import array
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -26,7 +28,7 @@ import numpy as np
 from tqdm import tqdm
 
 from annotated.data import Corpus, _by_length, split_pairs
-from annotated.files import atomic_write, file_lock, read_file, sha256_of, write_json
+from annotated.files import _check_fields, _decode_line, atomic_write, file_lock, read_file, sha256_of, write_json
 from annotated.grammar import grammar_corpus
 
 __all__ = ["read_pairs", "CORPORA", "cache_folder", "fetch", "load_corpus", "prepare", "TokenPairs"]
@@ -36,15 +38,10 @@ def _decode_lines(content, name):
     """The lines of a text file, split at line feeds only, without line ends.
 
     A byte order mark and a last empty line are left out; ValueError names a line that is
-    not UTF-8.
+    not UTF-8, and its first byte that is not.
     """
-    lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        try:
-            lines[number - 1] = line.removesuffix(b"\r").decode("utf-8")
-        except UnicodeDecodeError:
-            raise ValueError(f"{name}, line {number} is not UTF-8 text: "
-                             "convert the file to UTF-8") from None
+    rows = enumerate(content.split(b"\n"), start=1)
+    lines = [_decode_line(line, name, number) for number, line in rows]
     return lines[:-1] if not lines[-1] else lines
 
 
@@ -259,11 +256,15 @@ def _size_of(path):
     return path.stat().st_size if path.exists() else 0
 
 
-def _receive(file, part, timeout):
+_BLOCK = 1 << 16
+
+
+def _receive(file, part, timeout, end=math.inf):
     """Append to `part` what is missing of a file; what has come stays, whatever happens.
 
     Raises ValueError where the file at the address has another size, OSError or
-    HTTPException where the connection fails or stalls, or nothing can be written.
+    HTTPException where the connection fails or stalls, the time `end` of the monotonic
+    clock has come, or nothing can be written.
     """
     have = _size_of(part)
     answer, begin, size = _ask(file.address, have, timeout)
@@ -276,8 +277,8 @@ def _receive(file, part, timeout):
             raise ConnectionError(f"the answer begins at byte {begin} instead of {have}")
         out.truncate(begin)
         while begin < file.size:
-            block = answer.read1(1 << 16)
-            if not block:
+            block = answer.read1(_BLOCK)
+            if not block or time.monotonic() > end:
                 break
             out.write(block)
             bar.update(len(block))
@@ -286,13 +287,13 @@ def _receive(file, part, timeout):
         raise ConnectionError(f"cut off after {begin} of {file.size} bytes")
 
 
-def _complete(file, part, timeout):
+def _complete(file, part, timeout, end=math.inf):
     """Receive what is missing of a file; whether its hash is right, or else `part` is removed.
 
     Raises what `_receive` raises.
     """
     if _size_of(part) < file.size:
-        _receive(file, part, timeout)
+        _receive(file, part, timeout, end)
     if sha256_of(part) == file.sha256:
         return True
     part.unlink()
@@ -316,14 +317,15 @@ def _unobtainable(file, error, kept):
         f"that holds {file.path}, or try again: {kept} of {file.size} bytes are kept")
 
 
-def _fetch_file(file, folder, tries=4, pause=1.0, timeout=20.0):
+def _fetch_file(file, folder, tries=4, pause=1.0, timeout=20.0, limit=3600.0):
     """Fetch a file, going on where an earlier attempt was cut off.
 
-    It appears below the folder whole and verified, or not at all; for tries, pause and
-    timeout see `fetch`. Raises ValueError, with address and cause, if it cannot be had.
+    It appears below the folder whole and verified, or not at all; for tries, pause, timeout
+    and limit see `fetch`. Raises ValueError, with address and cause, if it cannot be had.
     """
     path = Path(folder, file.path)
-    failed = 0  # attempts in a row that brought nothing
+    end = time.monotonic() + limit
+    failed = 0  # attempts in a row that brought next to nothing
     clean = False
     part = path.with_name(f"{path.name}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -331,15 +333,28 @@ def _fetch_file(file, folder, tries=4, pause=1.0, timeout=20.0):
         have = _size_of(part)
         clean = clean or not have  # from here on nothing in it is older than this call
         try:
-            if _complete(file, part, timeout):
+            if _complete(file, part, timeout, end):
                 return os.replace(part, path)
             if clean:
                 raise ValueError("what lies there is another file: its sha256 is wrong")
         except (OSError, HTTPException, ValueError) as error:
-            failed = 0 if _size_of(part) > have else failed + 1
-            if failed == tries or _is_permanent(error):
+            failed = 0 if _size_of(part) > have + file.size / 1000 else failed + 1
+            if failed == tries or _is_permanent(error) or time.monotonic() > end:
                 raise _unobtainable(file, error, _size_of(part)) from None
             time.sleep(pause * 2 ** max(failed - 1, 0))
+
+
+@contextmanager
+def _lock_aloud(path):
+    """A lock that is waited for, with a line on stderr where another process has it."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(file_lock(path, wait=False))
+        except ValueError:
+            said = f"another process is fetching into {path.parent}: waiting for it"
+            tqdm.write(said, file=sys.stderr)
+            stack.enter_context(file_lock(path))
+        yield
 
 
 def _missing_files(name, folder):
@@ -356,7 +371,8 @@ def fetch(name: str, folder: Path | str | None = None, **patience: Any) -> Path:
         folder: where they go; `cache_folder()` by default.
         patience: `tries`, attempts in a row that may bring nothing, 4; `pause`, seconds
             before the next one, 1.0, doubled after each that brought nothing; `timeout`,
-            seconds without a byte that count as a stall, 20.0.
+            seconds without a byte that count as a stall, 20.0; `limit`, seconds for a file
+            in all, 3600.0.
 
     Returns:
         the folder.
@@ -368,7 +384,7 @@ def fetch(name: str, folder: Path | str | None = None, **patience: Any) -> Path:
     if not _missing_files(name, folder):
         return folder
     try:
-        with file_lock(folder / ".lock"):
+        with _lock_aloud(folder / ".lock"):
             missing = _missing_files(name, folder)  # another process may have been here
             for file in missing:
                 _fetch_file(file, folder, **patience)
@@ -463,13 +479,24 @@ def prepare(
             "dtype": dtype,
             "vocabulary": len(vocabulary),
         }
-        write_json(fresh / "about.json", about)
         np.save(fresh / "starts.npy", sizes.cumsum() - sizes)
         np.save(fresh / "lengths.npy", lengths.astype(np.min_scalar_type(lengths.max())))
         order, runs = _by_length(lengths)
         np.save(fresh / "order.npy", order.astype(np.min_scalar_type(len(order))))
         np.save(fresh / "runs.npy", runs)
+        sums = {path.name: sha256_of(path) for path in sorted(fresh.iterdir())}
+        write_json(fresh / "about.json", {**about, "sha256": sums})
     return TokenPairs(folder)
+
+
+_TABLES = ("starts.npy", "lengths.npy", "order.npy", "runs.npy")
+
+
+def _check_sums(folder, sums, names):
+    """Refuse files of a folder that have not the hashes they had when they were written."""
+    for name in names:
+        if sums.get(name) != sha256_of(Path(folder, name)):
+            raise ValueError(f"{name} is not what was written")
 
 
 class TokenPairs:
@@ -491,6 +518,8 @@ class TokenPairs:
         self.folder = Path(folder)
         try:
             about = json.loads(Path(folder, "about.json").read_text())
+            kinds = {"pairs": int, "tokens": int, "dtype": str, "sha256": dict}
+            _check_fields("about.json", about, **kinds)
             for name in ("starts", "lengths", "order", "runs"):
                 array = np.load(Path(folder, f"{name}.npy"), mmap_mode="r")
                 setattr(self, name, array.view(np.ndarray))  # slices faster than a memmap
@@ -501,11 +530,13 @@ class TokenPairs:
             rows.add(self.runs[:, 2].sum())
             if rows != {about["pairs"]} or len(self.tokens) != about["tokens"]:
                 raise ValueError("a file is cut off")
+            _check_sums(self.folder, about["sha256"], _TABLES)
         except OSError as error:
             reason = f"{Path(error.filename).name}: {error.strerror}"
             raise ValueError(f"{folder} is no prepared corpus: {reason}") from None
-        except (ValueError, LookupError, TypeError, EOFError, RecursionError) as error:
-            raise ValueError(f"{folder} is damaged: {error}; prepare it again") from None
+        except Exception as error:  # numpy has several for a damaged file
+            reason = " ".join(str(error).split())[:200]
+            raise ValueError(f"{folder} is damaged: {reason}; prepare it again") from None
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -522,3 +553,11 @@ class TokenPairs:
         """Hand the pages of tokens read so far back to the system."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self.map.madvise(mmap.MADV_DONTNEED)
+
+
+def _open_tokens(folder):
+    """`TokenPairs`, after all files are held against their hashes; ValueError as theirs."""
+    pairs = TokenPairs(folder)
+    sums = json.loads(Path(folder, "about.json").read_text())["sha256"]
+    _check_sums(folder, sums, ["tokens.bin"])
+    return pairs

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from annotated.files import atomic_write, read_file
+from annotated.files import _need, atomic_write, read_file
 
 __all__ = [
     "split_words",
@@ -48,11 +48,22 @@ def join_words(words: Iterable[str]) -> str:
     return re.sub(r" (?=[.,?!])", "", " ".join(words))
 
 
+def _known(ids, size):
+    """Identifiers as a list without pad, bos and eos; ValueError where one is not below size."""
+    found = [i for i in map(int, ids) if i > 2]
+    if found and max(found) >= size:
+        raise ValueError(f"ids must be below {size}, got {max(found)}")
+    return found
+
+
 class Words:
     """A vocabulary of whole words, for text whose words are all known beforehand.
 
     Args:
         words: the words, without the four markers; their order gives identifiers from 4 on.
+
+    Raises:
+        ValueError: a word occurs twice, is a marker, or has a line feed in it.
     """
 
     filename = "words.txt"
@@ -60,6 +71,8 @@ class Words:
 
     def __init__(self, words: Iterable[str]):
         self.words = [*self.markers, *words]
+        if len(set(self.words)) < len(self.words) or any("\n" in word for word in self.words):
+            raise ValueError("words must be different, none a marker or with a line feed in it")
         self.ids = {word: i for i, word in enumerate(self.words) if i >= len(self.markers)}
 
     @classmethod
@@ -95,10 +108,19 @@ class Words:
 
     def decode(self, ids: Iterable) -> str:
         """Turn identifiers into a text; pad, bos and eos (0, 1, 2) vanish."""
-        return join_words(self.words[i] for i in map(int, ids) if i > 2)
+        return join_words(self.words[i] for i in _known(ids, len(self)))
 
     def __len__(self) -> int:
         return len(self.words)
+
+
+def _vocabulary_fault(said):
+    """Why SentencePiece makes no vocabulary: too large, too small, or what it says itself."""
+    if most := re.search(r"value <= (\d+)", said):
+        return f"they give {most[1]} at most"
+    if least := re.search(r"smaller than required_chars. \d+ vs (\d+)", said):
+        return f"their letters and the markers alone are {least[1]}"
+    return " ".join(said.rpartition("] ")[2].split()) or "there is no text in them"
 
 
 def _train_subwords(lines, vocab, **options):
@@ -117,10 +139,9 @@ def _train_subwords(lines, vocab, **options):
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=text, model_writer=model, **settings | options)
-    except RuntimeError as error:
-        reason = str(error).rpartition("] ")[2].strip() or "there is no text in them"
-        raise ValueError(f"no vocabulary of vocab={vocab} pieces can be made "
-                         f"of these lines: {reason}") from None
+    except (RuntimeError, ValueError) as error:
+        what = f"no vocabulary of vocab={vocab} pieces can be made of these lines"
+        raise ValueError(f"{what}: {_vocabulary_fault(str(error))}") from None
     return model.getvalue()
 
 
@@ -139,6 +160,7 @@ class Subwords:
     filename = "subwords.model"
 
     def __init__(self, model: bytes):
+        _need("sentencepiece", "data", "for subwords")
         import sentencepiece
 
         self.model = model
@@ -189,7 +211,7 @@ class Subwords:
 
     def decode(self, ids: Iterable) -> str:
         """Turn identifiers into a text; pad, bos and eos (0, 1, 2) vanish."""
-        return self.processor.decode([i for i in map(int, ids) if i > 2])
+        return self.processor.decode(_known(ids, len(self)))
 
     def __len__(self) -> int:
         return self.processor.get_piece_size()

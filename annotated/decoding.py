@@ -4,9 +4,10 @@ Generated from book/11-decoding.md by tools/tangle.py: edit the chapter, not thi
 """
 
 import math
+import os
 import re
 from collections.abc import Callable, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import asdict
 from functools import partial
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors import safe_open
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 from tqdm import tqdm
@@ -22,7 +24,7 @@ from tqdm import tqdm
 from annotated.attention import scaled_dot_product_attention
 from annotated.data import load_vocabulary, pad_batch
 from annotated.embedding import Embedding
-from annotated.files import atomic_write, read_json, write_json, write_text
+from annotated.files import _check_fields, atomic_write, read_json, write_json, write_text
 from annotated.layers import FusedLayerNorm, LayerNorm
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq, _check_ids
 from annotated.transformer import Config, Transformer
@@ -61,8 +63,8 @@ def _output_limits(model, source, max_len=None):
         ValueError: max_len is below 1, or source has another shape.
     """
     _check_ids("source", source)
-    if max_len is not None and max_len < 1:
-        raise ValueError(f"max_len must be 1 or more, got {max_len}")
+    if max_len is not None and (not isinstance(max_len, int) or max_len < 1):
+        raise ValueError(f"max_len must be 1 or more, got {max_len!r}")
     config = model.config
     if max_len is None:
         limits = (source != config.pad).sum(1) + 50  # (B,)
@@ -91,6 +93,13 @@ def _widen(state, rows, k):
     return _select(state, rows.repeat_interleave(k))
 
 
+def _check_logits(logits):
+    """Refuse logits, (R, vocab), that are NaN or infinite; -inf forbids a token and may stand."""
+    if not (logits.amax(-1) < math.inf).all():
+        what = "the model's logits are not finite"
+        raise FloatingPointError(f"{what}: weights are damaged, or a precision is too low")
+
+
 def greedy(model: Any, source: Tensor, max_len: int | None = None) -> list[list[int]]:
     """Translate by the likeliest token at every step.
 
@@ -114,6 +123,7 @@ def greedy(model: Any, source: Tensor, max_len: int | None = None) -> list[list[
         active = torch.arange(len(source), device=source.device)  # (B,)
         while len(active):
             logits, state = model.step(ids, state)  # (B, vocab), B sentences still active
+            _check_logits(logits)
             ids = logits.argmax(-1)  # (B,)
             for row, token in zip(active.tolist(), ids.tolist(), strict=True):
                 outputs[row].append(token)
@@ -249,6 +259,7 @@ def _beam_step(model, beams, ids, state):
         The place that each hypothesis continues, (B, beam); the state, not yet arranged so.
     """
     logits, state = model.step(ids.flatten(), state)  # (B * beam, vocab)
+    _check_logits(logits)
     logits = logits.float() if logits.dtype.itemsize < 4 else logits  # (B * beam, vocab)
     log_probs = logits.log_softmax(-1)  # (B * beam, vocab)
     parent = beams.extend(log_probs.unflatten(0, ids.shape), model.config.pad)  # (B, beam)
@@ -258,8 +269,8 @@ def _beam_step(model, beams, ids, state):
 
 def _check_search(beam, penalty, limits):
     """Refuse a beam below 1, and a penalty that cannot divide from 1 to the limits, (B,)."""
-    if beam < 1:
-        raise ValueError(f"beam must be 1 or more, got {beam}")
+    if not isinstance(beam, int) or not 1 <= beam <= 100_000:
+        raise ValueError(f"beam must be 1 or more, and 100000 at most, got {beam}")
     for length in sorted({1, *limits.tolist()}):
         try:
             worth = penalty(length)
@@ -402,6 +413,11 @@ def _split_long(ids, limit, ends):
     yield ids[first:]
 
 
+def _writable(line):
+    """A text in which a lone surrogate, which no encoding can write, is U+FFFD."""
+    return line.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 class Translator:
     """A model with its vocabulary: lines of text in, lines of text out.
 
@@ -459,7 +475,7 @@ class Translator:
             for each line its (score, text).
 
         Raises:
-            TypeError, ValueError: as `translate`; k is above the beam.
+            TypeError, ValueError: as `translate`; k is below 1 or above the beam.
         """
         _check_n_best(k, beam)
         search = partial(self.search, beam=beam, alpha=alpha, k=k)
@@ -485,9 +501,10 @@ class Translator:
             raise TypeError(f"lines must be strings, one is {type(line).__name__}")
         eos, unk = self.model.config.eos, self.model.config.unk
         encode = self.vocabulary.encode
-        if not line.strip():
+        line = " ".join(_writable(line).split())
+        if not line:
             return []
-        ids = [i for i in encode(" ".join(line.split())) if i != eos]
+        ids = [i for i in encode(line) if i != eos]
         ends = {i for mark in ".!?。！？" for i in encode(mark) if i > unk}
         return [[*piece, eos] for piece in _split_long(ids, self.longest, ends)]
 
@@ -525,6 +542,8 @@ def _join_pools(pools, k, decode):
 
 def _check_n_best(k, beam):
     """Refuse to ask a search for more translations than its beam is wide: ValueError."""
+    if not isinstance(k, int) or k < 1:
+        raise ValueError(f"k must be 1 or more, got {k!r}")
     if k > beam:
         raise ValueError(f"n-best={k} needs a beam of {k} or more, got beam={beam}")
 
@@ -577,11 +596,75 @@ def _check_device(device):
         raise ValueError(f"device={device!r} cannot be used here: {why}") from None
 
 
+def _machine_memory():
+    """Bytes of memory that this machine has, or lets a process have; None if nobody says."""
+    found = []
+    with suppress(AttributeError, OSError, ValueError):  # Windows has no sysconf
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for group in ("memory.max", "memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # no such file, or "max": no limit
+            found.append(int(Path("/sys/fs/cgroup", group).read_text()))
+    return min(found, default=None)
+
+
+def _check_memory(what, weights, copies=1):
+    """Refuse what takes so many numbers of 4 bytes, some times over, if the machine lacks them."""
+    wanted = 4 * weights * copies
+    has = _machine_memory()
+    if has is not None and wanted > has:
+        sizes = f"{wanted / 1e9:,.1f} GB of memory, and this machine has {has / 1e9:,.1f}"
+        raise ValueError(f"{what} takes {sizes}: take a smaller model, or a larger machine")
+
+
+def _check_layers(config, tensors):
+    """Refuse more layers than there are tensors: each has some, and making them takes time."""
+    layers = getattr(config, "N", 0) + getattr(config, "decoder_layers", 0)
+    if layers > tensors:
+        raise ValueError(f"{layers} layers cannot be made of {tensors} tensors")
+
+
+def _check_shapes(shapes, kind, config):
+    """Refuse tensors, name -> shape, that are not those of a model; no memory is taken."""
+    _check_layers(config, len(shapes))
+    with torch.device("meta"):
+        wanted = kind(config).state_dict(keep_vars=True)
+    for name, shape in shapes.items():
+        if name not in wanted or tuple(wanted[name].shape) != shape:
+            has = tuple(wanted[name].shape) if name in wanted else "no such tensor"
+            raise ValueError(f"{name} has the shape {shape}, and the model {has}")
+    stored = {id(wanted[name]) for name in shapes}
+    if missing := [name for name, tensor in wanted.items() if id(tensor) not in stored]:
+        raise ValueError(f"{missing[0]} is missing")
+
+
+def _check_header(path, kind, config):
+    """Refuse a file of weights that is not a model's, or too large, by its header alone."""
+    with safe_open(path, "pt") as file:
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+    _check_shapes(shapes, kind, config)
+    weights = sum(math.prod(shape) for shape in shapes.values())
+    _check_memory("this model", weights, copies=2)  # one for `packed`
+
+
 def _unstated_widths(fields):
     """Fields of a configuration, in which a d_k or d_v of d_model / h is None."""
     usual = fields["d_model"] / fields["h"] if "h" in fields else None
     follows = {name: None for name in ("d_k", "d_v") if usual and fields.get(name) == usual}
     return {**fields, **follows}
+
+
+def _read_config(path):
+    """The class of a model and its configuration, as `save` has written them.
+
+    Raises:
+        ValueError, TypeError: the file is damaged, or holds what makes no model.
+    """
+    about = read_json(path)
+    _check_fields(path, about, kind=str, config=dict)
+    if about["kind"] not in _KINDS:
+        raise ValueError(f"kind must be one of {', '.join(_KINDS)}, got {about['kind'][:40]!r}")
+    kind, config = _KINDS[about["kind"]]
+    return kind, config(**_unstated_widths(about["config"]))
 
 
 def load(folder: Path | str, device: str = "cpu") -> Translator:
@@ -596,12 +679,14 @@ def load(folder: Path | str, device: str = "cpu") -> Translator:
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} is not a model folder: it has no config.json")
     try:
-        about = read_json(folder / "config.json")
-        kind, config = _KINDS[about["kind"]]
-        model = kind(config(**_unstated_widths(about["config"])))
-        load_model(model, str(folder / "model.safetensors"))
+        kind, config = _read_config(folder / "config.json")
         vocabulary = load_vocabulary(folder)
-        _check_vocabulary(vocabulary, model.config)
+        _check_vocabulary(vocabulary, config)
+        _check_header(folder / "model.safetensors", kind, config)
+        model = kind(config)
+        load_model(model, str(folder / "model.safetensors"))
+    except ModuleNotFoundError:  # says itself how to get it
+        raise
     except Exception as error:  # each library has errors of its own for a damaged file
         why = re.sub(r"\s+", " ", str(error))[:200]
         said = f"{folder} holds no model that fits its config.json: {why}"

@@ -89,10 +89,14 @@ def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[s
 
     Raises:
         TypeError, ValueError: what `attentions` or the model refuses.
+        FloatingPointError: a weight is not finite.
     """
     with _recording(model) as seen, _evaluating(model):
         model(source, target)
-    return {kind: torch.stack(layers) for kind, layers in seen.items()}
+    maps = {kind: torch.stack(layers) for kind, layers in seen.items()}
+    if not all(weights.isfinite().all() for weights in maps.values()):
+        raise FloatingPointError("attention weights are not finite: the model is damaged")
+    return maps
 
 
 @dataclass(frozen=True)

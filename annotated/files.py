@@ -11,8 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 __all__ = [
     "read_file",
@@ -48,6 +49,42 @@ def read_json(path: str | Path) -> dict:
         kind = type(value).__name__
         raise ValueError(f"{path} is damaged: it should hold names with values, not a {kind}")
     return value
+
+
+_KINDS = {int: "a whole number from 0 on", str: "a text", dict: "names with values", list: "a list"}
+
+
+def _check_fields(path: str | Path, content: dict, **kinds: type) -> None:
+    """Refuse a JSON object of a file in which a field is missing or of another kind.
+
+    Raises:
+        ValueError: names the file, the field and what it holds.
+    """
+    for name, kind in kinds.items():
+        value = content.get(name)
+        fits = type(value) is kind
+        if fits and kind is int:
+            fits = 0 <= value < 2**63
+        if not fits:
+            found = repr(value)[:40]
+            raise ValueError(f"{path} is damaged: its {name} should be {_KINDS[kind]}, not {found}")
+
+
+def _decode_line(line: bytes, name: object, number: int, hint: str = "") -> str:
+    """The text of a line without its end, the first without the mark of UTF-8.
+
+    Raises:
+        ValueError: names the file, the line and the first byte that is no UTF-8.
+    """
+    line = line.removesuffix(b"\n").removesuffix(b"\r")
+    if number == 1:
+        line = line.removeprefix(b"\xef\xbb\xbf")
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        place = f"{name}, line {number} is not UTF-8 text"
+        byte = f"byte {error.start + 1} of it is {line[error.start]:#04x}"
+        raise ValueError(f"{place}, {byte}: convert the file to UTF-8{hint}") from None
 
 
 def fsync(path: str | Path) -> None:
@@ -195,13 +232,58 @@ def file_lock(path: str | Path, wait: bool = True) -> Iterator[IO[bytes]]:
         time.sleep(0.05)
 
 
-def _done_before(part: Path, job: dict) -> dict:
-    """The `lines` that an earlier run of the same job has finished, and their `bytes`."""
-    with suppress(ValueError, KeyError, TypeError, OSError):  # no note, or a damaged one
-        told = read_json(f"{part}.json")
-        if job["input"] and told["job"] == job and part.stat().st_size >= told["bytes"]:
-            return {"lines": told["lines"], "bytes": told["bytes"]}
-    return {"lines": 0, "bytes": 0}
+class _Done:
+    """How much of an output is written: lines, bytes, and their hash."""
+
+    def __init__(self):
+        self.lines = 0
+        self.bytes = 0
+        self.content = hashlib.sha256()
+
+    def add(self, lines: int, content: bytes) -> None:
+        """Count some more lines, given with what they consist of."""
+        self.lines += lines
+        self.bytes += len(content)
+        self.content.update(content)
+
+    def note(self) -> dict:
+        """What is noted; the hash changes with any byte and with the number of lines."""
+        both = self.content.copy()
+        both.update(str(self.lines).encode())
+        return {"lines": self.lines, "bytes": self.bytes, "sha256": both.hexdigest()}
+
+
+def _told(part: Path) -> dict | None:
+    """The note beside an unfinished output; ValueError where one of the two is not ours."""
+    note = Path(f"{part}.json")
+    if note.exists():
+        told = read_json(note)
+        _check_fields(note, told, job=dict, lines=int, bytes=int, sha256=str)
+        return told
+    if part.stat().st_size:
+        what = f"{part} is there, but no output that was stopped"
+        raise ValueError(f"{what}: rename it, or name another file for the output")
+    return None
+
+
+def _done_before(part: Path, job: dict) -> _Done:
+    """What an earlier run of the same job has finished; ValueError where it would be lost."""
+    done = _Done()
+    told = _told(part)
+    if not (told and told["lines"] and part.stat().st_size):
+        return done
+    anew = f"remove {part} and {part.name}.json to begin anew, or name another output"
+    if not job.get("input") or told["job"] != job:
+        differs = [name for name in job if told["job"].get(name) != job[name] or job[name] is None]
+        what = f"{part} holds {told['lines']} finished lines of another job"
+        raise ValueError(f"{what} (another {', '.join(differs)}): {anew}")
+    with part.open("rb") as file:
+        while block := file.read(min(1 << 20, told["bytes"] - done.bytes)):
+            done.add(0, block)
+    done.lines = told["lines"]
+    if told != {"job": job, **done.note()}:
+        raise ValueError(f"{part} is damaged, or its note {part.name}.json: {anew}")
+    return done
 
 
 def _check_output(path: Path, part: Path, source: IO | None) -> None:
@@ -220,6 +302,22 @@ def _check_output(path: Path, part: Path, source: IO | None) -> None:
 
 
 @contextmanager
+def _empty_removed(part: Path) -> Iterator[None]:
+    """After an error, remove an unfinished output that holds nothing, and a note that says so."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError, ValueError):  # a note that is not ours stays
+            empty = not part.stat().st_size
+            if empty and _told(part):
+                Path(f"{part}.json").unlink()
+        with suppress(OSError):  # Windows removes no open file
+            if empty:
+                part.unlink()
+        raise
+
+
+@contextmanager
 def resumable_output(path: str | Path, job: dict,
                      source: IO | None = None) -> Iterator[tuple[int, Callable]]:
     """A file that is written bit by bit, and appears under its name when it is complete.
@@ -233,27 +331,78 @@ def resumable_output(path: str | Path, job: dict,
         how many lines are done already, and a function of (lines, text) that adds to them.
 
     Raises:
-        ValueError: the output cannot be written there, or another process is at it.
+        ValueError: the output cannot be written there, another process is at it, or what
+            is there is no part of this job and would be lost.
     """
     named = Path(path)
     path = os.path.realpath(path)
     part = Path(f"{path}.part")
     note = Path(f"{path}.part.json")
     _check_output(named, part, source)
-    with file_lock(part, wait=False) as file:
+    with file_lock(part, wait=False) as file, _empty_removed(part):
         done = _done_before(part, job)
-        file.seek(done["bytes"])
+        write_json(note, {"job": job, **done.note()}, indent=None)
+        file.seek(done.bytes)
         file.truncate()
 
         def add(lines: int, text: str) -> None:
-            file.write(text.encode("utf-8"))
+            content = text.encode("utf-8")
+            file.write(content)
             file.flush()
-            done.update(lines=done["lines"] + lines, bytes=file.tell())
-            write_json(note, {"job": job, **done}, indent=None)
+            done.add(lines, content)
+            write_json(note, {"job": job, **done.note()}, indent=None)
 
-        yield done["lines"], add
+        yield done.lines, add
         if os.name == "posix":  # while it is locked; Windows renames no open file
             os.replace(part, path)
     if os.name != "posix":
         os.replace(part, path)
     note.unlink(missing_ok=True)
+
+
+def _need(module: str, extra: str, what: str) -> None:
+    """Refuse to begin without a package that an extra of this one installs.
+
+    Raises:
+        ModuleNotFoundError: it is not there; the message says how to get it.
+    """
+    if find_spec(module) is None:
+        how = f"install it with pip install 'annotated-attention[{extra}]'"
+        raise ModuleNotFoundError(f"{module} is needed {what}: {how}", name=module)
+
+
+class _Messages:
+    """A stream for messages that raises no error; what cannot be written is lost.
+
+    Args:
+        stream: such as sys.stderr.
+    """
+
+    def __init__(self, stream: Any):
+        self.stream = stream
+        self.gone = False  # whether nobody reads on
+
+    def write(self, text: str) -> int:
+        """Write a text if it can be written; returns its length."""
+        self._try(self.stream.write, text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Send off what was written, if it can be sent."""
+        self._try(self.stream.flush)
+
+    def _try(self, act: Callable, *arguments: str) -> None:
+        try:
+            act(*arguments)
+        except BrokenPipeError:
+            self.gone = True
+        except (OSError, ValueError):  # a full disk, a stream that is closed
+            pass
+
+    def __getattr__(self, name: str) -> Any:  # isatty, fileno, encoding
+        return getattr(self.stream, name)
+
+    @classmethod
+    def of(cls, stream: Any) -> "_Messages":
+        """The stream itself if it is one of these, so that all share what is known of it."""
+        return stream if isinstance(stream, cls) else cls(stream)

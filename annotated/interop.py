@@ -6,6 +6,7 @@ Generated from book/21-real-weights.md by tools/tangle.py: edit the chapter, not
 import math
 import re
 import warnings
+import zipfile
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -19,9 +20,18 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from annotated.data import Subwords, pad_batch
-from annotated.decoding import Translator, _check_device, _evaluating, _select, _widen, greedy
+from annotated.decoding import (
+    Translator,
+    _check_device,
+    _check_layers,
+    _check_logits,
+    _evaluating,
+    _select,
+    _widen,
+    greedy,
+)
 from annotated.embedding import positional_encoding
-from annotated.files import atomic_write, read_file, read_json, write_json
+from annotated.files import _need, atomic_write, read_file, read_json, write_json
 from annotated.transformer import ACTIVATIONS, Config, KVCache, State, Transformer
 
 __all__ = [
@@ -128,6 +138,23 @@ def _marian_config(about, unk=1):
     return Config(**fields, unk=unk, eps_norm=1e-5, bias=True, output_bias=True)
 
 
+def _check_packing(path):
+    """Refuse an archive whose files are together larger than it is; torch writes none packed."""
+    if path.suffix == ".bin" and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            total = sum(file.file_size for file in archive.infolist())
+        if total > path.stat().st_size:
+            raise ValueError(f"it unpacks to {total} bytes, more than it has")
+
+
+def _as_floats(tensors, path):
+    """Tensors by name in float32; ValueError where they are larger than their file."""
+    numbers = sum(tensor.numel() for tensor in tensors.values())
+    if numbers > path.stat().st_size:
+        raise ValueError(f"it claims {numbers} numbers, more than it has bytes")
+    return {key: tensor.float() for key, tensor in tensors.items()}
+
+
 def _read_weights(folder):
     """The tensors of a model folder by name, in float32; no code in the file is executed.
 
@@ -139,13 +166,25 @@ def _read_weights(folder):
         path = Path(folder, name)
         if path.is_file():
             try:
-                return {key: tensor.float() for key, tensor in read(path).items()}
+                _check_packing(path)
+                return _as_floats(read(path), path)
             except Exception as error:  # each library has its own errors for a damaged file
                 reason = str(error).strip().partition("\n")[0][:120]
                 what = f"{path} is damaged, or holds more than tensors: {reason}"
                 raise ValueError(what) from None
     missing = "neither model.safetensors nor pytorch_model.bin"
     raise ValueError(f"{folder} has no weights: {missing}")
+
+
+def _check_embedding(tensors, config):
+    """Refuse an embedding that is not (vocab, d_model): all that follows is of these sizes."""
+    name = _marian_name("target_embedding.weight", config.source_vocab is None)
+    if name not in tensors:
+        raise ValueError(f"the weights do not fit config.json: {name} is missing")
+    shape = tuple(tensors[name].shape)
+    if shape != (config.vocab, config.d_model):
+        sizes = f"({config.vocab}, {config.d_model}), got {shape}"
+        raise ValueError(f"{name} must have the shape {sizes}")
 
 
 def _check_copies(tensors, config):
@@ -164,10 +203,35 @@ def _check_copies(tensors, config):
                 raise ValueError(f"{name} differs from {first}: the matrices must be one")
         table = tensors.pop(f"model.{side}.embed_positions.weight", None)
         if table is not None:
-            wanted = positional_encoding(torch.arange(len(table)), config.d_model)[:, order]
-            if table.shape != wanted.shape or (table - wanted).abs().max() > 1e-3:
+            fits = table.ndim == 2 and table.shape[1] == config.d_model
+            rows = torch.arange(len(table) if fits else 0)
+            wanted = positional_encoding(rows, config.d_model)[:, order]
+            if not fits or not torch.allclose(table, wanted, rtol=0, atol=1e-3):
                 name = f"model.{side}.embed_positions.weight"
                 raise ValueError(f"{name} holds no sines and cosines")
+
+
+def _matched(model, tensors):
+    """For each of our parameters its name, itself, and Marian's tensor.
+
+    Raises:
+        ValueError: one is missing, left over or of another shape.
+    """
+    shared = model.config.source_vocab is None
+    wanted = {_marian_name(name, shared): (name, p) for name, p in model.named_parameters()}
+    for name in [*(wanted.keys() - tensors.keys()), *(tensors.keys() - wanted.keys())]:
+        what = "is missing" if name in wanted else "has no counterpart"
+        raise ValueError(f"the weights do not fit config.json: {name} {what}")
+    found = []
+    for theirs, (name, p) in wanted.items():
+        tensor = tensors[theirs]
+        if theirs == "final_logits_bias" and tensor.shape[:1] == (1,):
+            tensor = tensor[0]
+        if tensor.shape != p.shape:
+            shapes = f"{tuple(p.shape)}, got {tuple(tensor.shape)}"
+            raise ValueError(f"{theirs} must have the shape {shapes}")
+        found.append((name, p, tensor))
+    return found
 
 
 def _fill(model, tensors):
@@ -176,20 +240,9 @@ def _fill(model, tensors):
     Raises:
         ValueError: one is missing, left over or of another shape.
     """
-    shared = model.config.source_vocab is None
     back = _feature_order(model.config.d_model).argsort()
-    wanted = {_marian_name(name, shared): (name, p) for name, p in model.named_parameters()}
-    for name in [*(wanted.keys() - tensors.keys()), *(tensors.keys() - wanted.keys())]:
-        what = "is missing" if name in wanted else "has no counterpart"
-        raise ValueError(f"the weights do not fit config.json: {name} {what}")
     with torch.no_grad():
-        for theirs, (name, p) in wanted.items():
-            tensor = tensors[theirs]
-            if theirs == "final_logits_bias" and len(tensor) == 1:
-                tensor = tensor[0]
-            if tensor.shape != p.shape:
-                shapes = f"{tuple(p.shape)}, got {tuple(tensor.shape)}"
-                raise ValueError(f"{theirs} must have the shape {shapes}")
+        for name, p, tensor in _matched(model, tensors):
             axis = _feature_axis(name)
             p.copy_(tensor if axis is None else tensor.index_select(axis, back))
 
@@ -235,6 +288,7 @@ def _find_folder(folder):
         if not (path / "config.json").is_file():
             raise ValueError(f"{folder} is not a model folder: it has no config.json")
         return path
+    _need("huggingface_hub", "hub", "to fetch a model by its name")
     import huggingface_hub
 
     files = ["*.json", "*.spm", "model.safetensors", "pytorch_model.bin"]
@@ -264,7 +318,11 @@ def from_marian(folder: Path | str) -> Transformer:
     table = read_json(words) if words.is_file() else {}
     config = _marian_config(about, table.get("<unk>", 1))
     tensors = _read_weights(folder)
+    _check_embedding(tensors, config)
     _check_copies(tensors, config)
+    _check_layers(config, len(tensors))
+    with torch.device("meta"):  # shapes are compared before memory is taken
+        _matched(Transformer(config), tensors)
     model = Transformer(config).eval()
     _fill(model, tensors)
     if not about.get("scale_embedding", False):
@@ -293,6 +351,8 @@ class MarianVocabulary:
         if (folder / "target_vocab.json").is_file():
             self.target_ids = read_json(folder / "target_vocab.json")
         for ids in (self.source_ids, self.target_ids):
+            if {type(i) for i in ids.values()} != {int} or len(set(ids.values())) < len(ids):
+                raise ValueError(f"the vocabulary of {folder} needs a number of its own a piece")
             if missing := {"</s>", "<unk>", "<pad>"} - ids.keys():
                 lacking = ", ".join(sorted(missing))
                 raise ValueError(f"the vocabulary of {folder} lacks {lacking}")
@@ -300,6 +360,7 @@ class MarianVocabulary:
 
     def _processor(self, path):
         """The SentencePiece model of a file that is read."""
+        _need("sentencepiece", "interop", "for a Marian vocabulary")
         import sentencepiece
 
         made = sentencepiece.SentencePieceProcessor()
@@ -355,11 +416,28 @@ class _Generation:
         return log_p.log_softmax(-1) if self.renormalise else log_p
 
 
-def _read_generation(folder):
+def _check_rules(folder, about, forbidden, vocab):
+    """Refuse rules of a search that make no sense: ValueError with the folder and the rule."""
+    bounds = {"num_beams": (1, 1000), "max_length": (2, 100_000), "length_penalty": (-100, 100)}
+    for name, (least, most) in bounds.items():
+        value = about.get(name) or least
+        kinds = (int,) if name != "length_penalty" else (int, float)
+        if type(value) not in kinds or not least <= value <= most:
+            given = repr(value)[:40]
+            raise ValueError(f"{folder}: {name} must lie in {least}..{most}, got {given}")
+    tokens = isinstance(forbidden, list) and all(
+        isinstance(ids, list) and all(type(i) is int and 0 <= i < vocab for i in ids)
+        for ids in forbidden)
+    if not tokens:
+        raise ValueError(f"{folder}: bad_words_ids must be lists of tokens below {vocab}")
+
+
+def _read_generation(folder, vocab=2**31):
     """The `_Generation` of a MarianMT folder; older folders keep it in config.json.
 
     Raises:
-        ValueError: it asks for what this search lacks, or forbids sequences of tokens.
+        ValueError: it asks for what this search lacks, forbids sequences of tokens, or holds
+            what makes no sense.
     """
     lacking = (
         "early_stopping", "do_sample", "no_repeat_ngram_size", "min_length", "min_new_tokens",
@@ -367,6 +445,7 @@ def _read_generation(folder):
     files = [Path(folder, name) for name in ("config.json", "generation_config.json")]
     about = {k: v for path in files if path.is_file() for k, v in read_json(path).items()}
     forbidden = about.get("bad_words_ids") or []
+    _check_rules(folder, about, forbidden, vocab)
     asked = [name for name in lacking if about.get(name)]
     asked += ["bad_words_ids of several tokens"] * any(len(ids) != 1 for ids in forbidden)
     asked += ["repetition_penalty"] * (about.get("repetition_penalty") not in (None, 1))
@@ -497,6 +576,7 @@ def _published_search(model, source, how):
         state = _widen(model.start(source), everyone, how.beam)
         while beams.pools:
             logits, state = model.step(beams.tokens[..., -1].flatten(), state)  # (R, vocab)
+            _check_logits(logits)
             rows = beams.extend(logits)
             state = _select(state, rows) if len(rows) else None
     return beams.found
@@ -555,9 +635,12 @@ def load_marian(
     c = model.config
     rows = c.source_vocab or c.vocab, c.vocab
     for ids, size in zip((vocabulary.source_ids, vocabulary.target_ids), rows):
-        if not all(isinstance(i, int) and 0 <= i < size for i in ids.values()):
+        if not all(0 <= i < size for i in ids.values()):
             raise ValueError(f"the vocabulary of {folder} leaves the model's 0..{size - 1}")
-    return kind(model.to(device), vocabulary, _read_generation(folder))
+        if (ids["</s>"], ids["<pad>"]) != (c.eos, c.pad):
+            given = f"{c.eos} and {c.pad}, the vocabulary {ids['</s>']} and {ids['<pad>']}"
+            raise ValueError(f"for </s> and <pad> config.json of {folder} has {given}")
+    return kind(model.to(device), vocabulary, _read_generation(folder, c.vocab))
 
 
 def _with_biases(model):

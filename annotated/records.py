@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from annotated.files import file_lock, read_json, sha256_of, write_json, write_text
+from annotated.files import _check_fields, file_lock, read_json, sha256_of, write_json, write_text
 
 __all__ = ["commit", "about_corpus", "about_model", "provenance", "read_run", "check_same", "Record"]
 
@@ -134,10 +134,9 @@ def provenance(packages: tuple[str, ...] = (), **what: object) -> dict:
 def read_run(folder: str | Path) -> dict:
     """What run.json holds; ValueError where it is missing or damaged."""
     run = read_json(Path(folder, "run.json"))
-    for name in ("config", "recipe", "data"):
-        if not isinstance(run.get(name, {}), dict):
-            what = f"its {name} should hold names with values"
-            raise ValueError(f"{Path(folder, 'run.json')} is damaged: {what}")
+    kinds = {"config": dict, "recipe": dict, "data": dict, "continued": list}
+    there = {name: kind for name, kind in kinds.items() if name in run}
+    _check_fields(Path(folder, "run.json"), run, **there)
     return run
 
 
@@ -187,12 +186,12 @@ def _sitting(begun: dict, now: dict, free: tuple[str, ...]) -> dict:
 
 
 @contextmanager
-def _changed(path: Path) -> Iterator[dict]:
-    """A JSON file as it is by now, {} for none; what is changed inside is written."""
+def _changed(path: Path, anew: bool = False) -> Iterator[dict]:
+    """A JSON file as it is by now, {} for none or anew; what is changed inside is written."""
     lock = path.with_name(".lock")
     with file_lock(lock):
         try:
-            content = read_json(path) if path.exists() else {}
+            content = {} if anew or not path.exists() else read_json(path)
             yield content
             write_json(path, content)
         finally:
@@ -218,9 +217,9 @@ class Record:
         """
         record = cls(folder)
         now = provenance(packages, **what)
-        for name in ("run.json", "scores.json") if anew else ():
-            (record.folder / name).unlink(missing_ok=True)
-        with record.change("run.json") as run:
+        if anew:
+            (record.folder / "scores.json").unlink(missing_ok=True)
+        with _changed(record.folder / "run.json", anew) as run:
             if not run:
                 run.update(now)
             else:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from annotated.attention import scaled_dot_product_attention
-from annotated.files import atomic_write, fsync, read_json
+from annotated.files import _check_fields, _Messages, atomic_write, fsync, read_json, sha256_of
 from annotated.optimization import label_smoothed_loss, learning_rate, optimizer
 
 __all__ = [
@@ -66,18 +66,19 @@ class Recipe:
         counts = ("steps", "warmup", "source_tokens", "target_tokens", "accumulate")
         for name in (*counts, "evaluate_every", "save_every", "keep"):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
+            if type(value) is not int or value < 1:
                 raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}")
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**43:
             most = "a whole number from 0 to 2**43 - 1"
             raise ValueError(f"seed must be {most}, got {self.seed!r}")
         for name in ("rate", "eps"):
             value = getattr(self, name)
-            if not 0 < value < math.inf:
+            if not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise ValueError(f"{name} must be more than 0 and finite, got {value!r}")
         for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)!r}")
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 <= value < 1:
+                raise ValueError(f"{name} must lie in [0, 1), got {value!r}")
 
 
 def update(
@@ -143,6 +144,9 @@ def _stream(batches, epoch=0, position=0):
             yield source, target, (epoch, position)
         if position == first == 0:
             raise ValueError(f"epoch {epoch} has no batch: is the corpus empty?")
+        if position == first and not any(True for _ in batches(epoch, first - 1)):
+            raise ValueError(f"epoch {epoch} has no batch {first}: the checkpoint is damaged, "
+                             "or of another corpus")
         epoch, position = epoch + 1, 0
 
 
@@ -218,8 +222,16 @@ def save_checkpoint(
             fresh.mkdir()
             save_model(model, str(fresh / "model.safetensors"))
             save_file(moments, fresh / "adam.safetensors")
-            (fresh / "progress.json").write_text(json.dumps(progress))
+            noted = {**progress, "sha256": _hashes(fresh, progress)}
+            (fresh / "progress.json").write_text(json.dumps(noted))
         _prune(folder, keep, every)
+
+
+def _hashes(checkpoint, progress):
+    """The sha256 of the weights, of the optimizer's averages, and of the progress."""
+    names = ("model.safetensors", "adam.safetensors")
+    files = {name: sha256_of(checkpoint / name) for name in names}
+    return files | {"progress": sha256_of(json.dumps(progress).encode())}
 
 
 @contextmanager
@@ -233,6 +245,22 @@ def _checkpoint_errors(checkpoint):
         raise ValueError(message) from error
 
 
+def _read_progress(checkpoint, *names):
+    """The progress of a checkpoint; ValueError where it or one of these files is damaged."""
+    path = checkpoint / "progress.json"
+    progress = read_json(path)
+    told = progress.pop("sha256", {})
+    places = {name: int for name in ("epoch", "position") if name in progress}
+    _check_fields(path, {**progress, "sha256": told}, step=int, sha256=dict, **places)
+    if checkpoint.name.isdecimal() and int(checkpoint.name) != progress["step"]:
+        raise ValueError(f"{path} is damaged: it is of step {progress['step']}")
+    found = _hashes(checkpoint, progress) if told else {}
+    for name in (*names, "progress"):
+        if told.get(name) != found.get(name):
+            raise ValueError(f"{name} is not what was written")
+    return progress
+
+
 def load_checkpoint(
     checkpoint: Path, model: nn.Module, adam: torch.optim.Optimizer
 ) -> dict[str, Any]:
@@ -242,9 +270,9 @@ def load_checkpoint(
         ValueError: if the weights do not fit the model, or a file is damaged.
     """
     with _checkpoint_errors(checkpoint):
+        progress = _read_progress(checkpoint, "model.safetensors", "adam.safetensors")
         load_model(model, str(checkpoint / "model.safetensors"))
         moments = load_file(checkpoint / "adam.safetensors")
-        progress = read_json(checkpoint / "progress.json")
         state = adam.state_dict()
         for key, value in moments.items():
             number, name = key.split(".")
@@ -269,6 +297,10 @@ def _load_newest(folder, model, adam):
             damaged.append(checkpoint)
             message = message or str(error)  # of the newest
             continue
+        for older in list_checkpoints(folder):  # the average will want it
+            if older < checkpoint:
+                with _checkpoint_errors(older):
+                    _read_progress(older, "model.safetensors")
         for useless in damaged:  # it will be made again
             warnings.warn(f"{message}; going on from {checkpoint.name}", stacklevel=2)
             _discard(useless)
@@ -285,7 +317,10 @@ def _stop_signals():
     An interrupt more than a second after the first signal is a KeyboardInterrupt at once.
     """
     seen = []
-    signals = signal.SIGINT, signal.SIGTERM
+    signals = [signal.SIGINT, signal.SIGTERM]
+    closed = getattr(signal, "SIGHUP", None)  # Windows has none; nohup lets it be ignored
+    if closed and signal.getsignal(closed) != signal.SIG_IGN:
+        signals.append(closed)
 
     def note(number, frame):
         now = time.monotonic()
@@ -322,15 +357,23 @@ class _Log:
             return
         self.path = Path(folder, "log.jsonl")
         text = self.path.read_text(errors="replace") if self.path.exists() else ""
-        for row in text.splitlines():
-            try:
-                line = json.loads(row)
-                if line["step"] <= step:
-                    self.lines.append(line)
-            except (ValueError, KeyError, TypeError):  # cut short by a crash
+        for line in map(self.read, text.splitlines()):
+            if line is None:
                 break
+            if line["step"] <= step:
+                self.lines.append(line)
         with _disk_errors(folder), atomic_write(self.path) as fresh:
             fresh.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
+
+    @staticmethod
+    def read(row):
+        """The line in a row of text; None where a crash cut it short, or a disk damaged it."""
+        try:
+            line = json.loads(row)
+            whole = type(line["step"]) is int and 0 <= line.get("seconds", 0) < math.inf
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return None
+        return line if whole else None
 
     def add(self, **line):
         """Append a line."""
@@ -391,8 +434,8 @@ class Run:
         """Go on from the newest checkpoint, if any; prune, in case a kill left that undone."""
         if self.folder is not None:
             progress = _load_newest(self.folder, self.model, self.adam) or {}
-            for name, value in progress.items():
-                setattr(self, name, value)
+            for name in ("step", "epoch", "position"):
+                setattr(self, name, progress.get(name, 0))
             _prune(self.folder, keep, every)
         return self
 
@@ -455,14 +498,20 @@ class _Report:
         self.late = int(next(run.model.parameters()).is_cuda)
         self.began = time.monotonic()
         self.before = max((line.get("seconds", 0) for line in log.lines), default=0)
+        self.messages = _Messages.of(sys.stderr)
         style = {"unit": "step", "dynamic_ncols": True, "mininterval": 0.5}
-        self.bar = tqdm(total=steps, initial=run.step, **style)
+        self.bar = tqdm(total=steps, initial=run.step, file=self.messages, **style)
 
-    def add(self, line):
-        """Take the line of an update; write those whose turn has come."""
+    def add(self, line, signals):
+        """Take the line of an update; write those whose turn has come.
+
+        That nobody reads the bar any more is a signal, too, as a closed terminal is.
+        """
         place = self.run.epoch, self.run.position
         self.waiting.append((line, _read_later(line["loss"]), place))
         self.settle(self.late)
+        if self.messages.gone and not signals:
+            signals.append(time.monotonic())
 
     def settle(self, late=0):
         """Read and write all lines but so many; refuse a loss that is not finite."""
@@ -516,7 +565,7 @@ def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterab
     coming = _stream(batches, run.epoch, run.position)
     with report.bar, _stop_signals() as signals:
         while run.step < recipe.steps:
-            report.add(run.advance(coming, recipe))
+            report.add(run.advance(coming, recipe), signals)
             last = run.step == recipe.steps
             if evaluate and (last or run.step % recipe.evaluate_every == 0):
                 report.settle()
@@ -554,6 +603,7 @@ def average(model: nn.Module, folder: Path | str, k: int = 5) -> int:
     sums: dict[str, Tensor] = {}
     for checkpoint in found:
         with _checkpoint_errors(checkpoint):
+            _read_progress(checkpoint, "model.safetensors")
             path = checkpoint / "model.safetensors"
             load_model(model, str(path))  # refuses another model's
             for name, value in load_file(path).items():

@@ -117,8 +117,8 @@ class Config:
         for name in ("N", "N_decoder", "d_model", "d_ff", "h", "d_k", "d_v", "vocab",
                      "source_vocab", "max_positions"):
             value = given.get(name, 1)
-            if type(value) is not int or value < 1:
-                yield f"{name} must be a whole number, 1 or more, got {value!r}"
+            if type(value) is not int or not 1 <= value < 2**31:
+                yield f"{name} must be a whole number, 1 or more and below 2**31, got {value!r}"
         for name in ("P_drop", "eps_ls", "P_drop_attention", "P_drop_ffn"):
             if not isinstance(given[name], int | float) or not 0 <= given[name] < 1:
                 yield f"{name} must lie in [0, 1), got {given[name]!r}"

@@ -1,22 +1,25 @@
-"""Does a training that is killed with -9 at any moment, and started again, end as if nothing had happened?
+"""Does a training that is killed or stopped at any moment, and started again, end as if nothing had happened?
 
     python benchmarks/10_kill.py [--once 20] [--often 5] [--seed 0] [--out results/10-kill]
 
 A small training with dropout, two batches an update, evaluation and a checkpoint after every second update runs
-undisturbed. Then `--once` trainings are killed at a random moment each and resumed; and `--often` trainings are killed
-again and again, until one attempt comes through. A moment is a random number of lines in the log, and from there
-a random delay of about two updates at most.
+undisturbed. Then, for each of the signals KILL, TERM, HUP and INT, `--once` trainings get it at a random moment each
+and are resumed; and `--often` trainings are killed again and again, until one attempt comes through. A moment is a
+random number of lines in the log, and from there a random delay of about two updates at most.
 At the end all checkpoints (weights, optimizer, progress) and the log must equal the undisturbed ones byte for byte,
 but for the seconds that the log's evaluations give.
+A training that gets TERM, HUP or INT must also have written a checkpoint of its last logged update before it ends.
 Each attempt is a process of its own, forked from this one, which has loaded the libraries and trains nothing.
 Writes run.json and scores.json, which chapter 10 reads, and exits with 1 if any ending differs.
 """
 
 import argparse
+import json
 import multiprocessing
 import os
 import random
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -36,6 +39,8 @@ from annotated.transformer import TINY, Transformer
 RECIPE = Recipe(steps=40, warmup=10, accumulate=2, evaluate_every=5, save_every=2, keep=3)
 SIZES = replace(TINY, N=1, d_model=32, d_ff=32, h=2, P_drop=0.3)
 DELAY = 0.06
+STOPPED = 130
+SIGNALS = ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT")
 COMPARED = ["model.safetensors, adam.safetensors and progress.json of every checkpoint", "log.jsonl, without seconds"]
 
 
@@ -47,7 +52,10 @@ def training(folder, pairs, vocab):
     model = Transformer(replace(SIZES, vocab=vocab))
     held_out = list(token_batches(pairs[:20], 100, 100))
     batches = lambda epoch, position: token_batches(pairs, 100, 100, epoch=epoch, start=position)  # noqa: E731
-    train(model, RECIPE, batches, folder, lambda model: {"held_out": cross_entropy(model, held_out)})
+    try:
+        train(model, RECIPE, batches, folder, lambda model: {"held_out": cross_entropy(model, held_out)})
+    except KeyboardInterrupt:
+        sys.exit(STOPPED)
 
 
 def lines_of(folder):
@@ -55,8 +63,8 @@ def lines_of(folder):
     return len(log.read_text().splitlines()) if log.exists() else 0
 
 
-def attempt(work, lines=None, delay=0.0):
-    """Run training in a process, and kill it so many seconds after its log has so many lines.
+def attempt(work, lines=None, delay=0.0, name="SIGKILL"):
+    """Run training in a process, and send it a signal so many seconds after its log has so many lines.
 
     Returns:
         whether it had ended by itself, as it does in any case without `lines`.
@@ -68,11 +76,23 @@ def attempt(work, lines=None, delay=0.0):
             time.sleep(0.001)
     process.join(None if lines is None else delay)
     ended = process.exitcode is not None
-    process.kill()
+    if not ended:
+        os.kill(process.pid, getattr(signal, name))
     process.join()
-    if ended and process.exitcode != 0:
-        raise SystemExit(f"{work[0]}: the training failed by itself, with {process.exitcode}")
+    # One that is asked to stop behind its last update ends as one that was not asked.
+    if process.exitcode not in (0, -signal.SIGKILL if name == "SIGKILL" else STOPPED):
+        raise SystemExit(f"{work[0]}: the training ended with {process.exitcode} after {name}")
+    if process.exitcode == STOPPED:
+        newest, logged = left(work[0])["newest_checkpoint"], last_update(work[0])
+        if newest != logged:
+            raise SystemExit(f"{work[0]}: after {name} the newest checkpoint is {newest}, the log ends at {logged}")
     return ended
+
+
+def last_update(folder):
+    log = Path(folder, "log.jsonl")
+    rows = log.read_text().splitlines() if log.exists() else []
+    return json.loads(rows[-1])["step"] if rows else None
 
 
 def left(folder):
@@ -92,23 +112,23 @@ def contents(folder):
     return files
 
 
-def trial(work, moments, often, expected):
-    """Kill a training once, or again and again until an attempt ends by itself; then let it end."""
+def trial(work, moments, often, expected, name="SIGKILL"):
+    """Send a training a signal once, or again and again until an attempt ends by itself; then let it end."""
     total, kills, ended = expected["log.jsonl"].count(b"\n"), [], False
     while not ended and (often or not kills):
         already = lines_of(work[0])
         lines = already + moments.randint(-3, 8) if often else moments.randrange(total)
-        ended = attempt(work, lines, moments.uniform(0, DELAY))
+        ended = attempt(work, lines, moments.uniform(0, DELAY), name)
         if not ended:
             kills.append(left(work[0]))
     if not ended:
         attempt(work)
-    return {"kills": kills, "identical": contents(work[0]) == expected}
+    return {"signal": name, "kills": kills, "identical": contents(work[0]) == expected}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--once", type=int, default=20, help="trainings that are killed once")
+    parser.add_argument("--once", type=int, default=20, help="trainings that get a signal once, for each signal")
     parser.add_argument("--often", type=int, default=5, help="trainings that are killed until they end")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--out", type=Path, default=Path("results/10-kill"))
@@ -124,7 +144,8 @@ def main():
         work = lambda name: (f"{place}/{name}", pairs, len(vocabulary))  # noqa: E731
         attempt(work("undisturbed"))
         expected = contents(f"{place}/undisturbed")
-        once = [trial(work(f"once-{i}"), moments, False, expected) for i in range(options.once)]
+        each = [(name, i) for name in SIGNALS for i in range(options.once)]
+        once = [trial(work(f"{name}-{i}"), moments, False, expected, name) for name, i in each]
         often = [trial(work(f"often-{i}"), moments, True, expected) for i in range(options.often)]
         scores = {"compared": COMPARED, "files": len(expected), "longest_delay_seconds": DELAY}
         record.write_scores(scores | {"once": once, "again_and_again": often})

@@ -62,7 +62,6 @@ def called(monkeypatch, capsys):
         (b"\xef\xbb\xbfa\nb", ["a", "b"]),
         (b"a\n\xef\xbb\xbfb", ["a", "\ufeffb"]),  # only the first line's is a byte order mark
         ("a\u2028b\u2029c\x0bd\x0ce\x1cf\x85g\n".encode(), ["a\u2028b\u2029c\x0bd\x0ce\x1cf\x85g"]),
-        (b"f\xfcr\nx", ["f\ufffdr", "x"]),
     ],
 )
 def test_a_line_ends_at_a_line_feed_only(content, lines):
@@ -71,12 +70,56 @@ def test_a_line_ends_at_a_line_feed_only(content, lines):
 
 def test_whatever_the_bytes_are_as_many_lines_come_out(tmp_path, called, fake):
     chance = random.Random(0)
-    pieces = [b"\n", b"\r", b"\r\n", b"\xff", "\u2028".encode(), b"\x0b", b"\x00", b" ", b"\xef\xbb\xbf", b"word", "字".encode()]
+    pieces = [b"\n", b"\r", b"\r\n", b"\x1c", "\u2028".encode(), b"\x0b", b"\x01", b" ", b"\xef\xbb\xbf", b"word", "字".encode()]
     for _ in range(30):
         content = b"".join(chance.choices(pieces, k=chance.randrange(60)))
         status, out, _ = called("translate", "--model", fake, "--window", chance.randrange(1, 5), stdin=content)
         wanted = content.count(b"\n") + (content != b"" and not content.endswith(b"\n"))
         assert status == 0 and out.count("\n") == wanted and len(out.splitlines()) == wanted, content
+
+
+@pytest.mark.parametrize("content, said", [
+    (b"gut\nf\xfcr\nx", "line 2 is not UTF-8 text, byte 2 of it is 0xfc: convert the file to UTF-8, or name its encoding by --encoding"),
+    ("für".encode("utf-16"), "line 1 is not UTF-8 text, byte 1 of it is 0xff"),
+    ("fur\n".encode("utf-16-le"), "line 1 holds a zero byte and so is no UTF-8 text: if it is UTF-16, say so by --encoding utf-16"),
+    (bytes(range(256)), "line 1 holds a zero byte"),
+])
+def test_bytes_that_are_no_text_are_a_line_with_their_place(content, said, called, fake, tmp_path):
+    (tmp_path / "in").write_bytes(content)
+    for options, name in ((["--input", tmp_path / "in"], tmp_path / "in"), ([], "standard input")):
+        status, _, line = called("translate", "--model", fake, *options, stdin=content)
+        assert status == 2 and f"{name}, {said}" in line and line.count("\n") == 1
+
+
+def test_what_is_translated_before_a_wrong_byte_is_kept(called, fake, tmp_path):
+    (tmp_path / "in").write_bytes(b"a\nb\n\xff\n")
+    asked = "translate", "--model", fake, "--input", tmp_path / "in", "--output", tmp_path / "out", "--window", 1
+    assert called(*asked)[0] == 2 and (tmp_path / "out.part").read_text() == "A |\nB |\n"
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-le", "utf-32", "utf-8-sig", "cp1252"])
+def test_another_encoding_can_be_named(encoding, called, fake, tmp_path):
+    text = "f\u00fcr\r\n\n\u00e9" + "\u00df" * 30_000 + "\nno end"
+    status, out, said = called("translate", "--model", fake, "--encoding", encoding, stdin=text.encode(encoding))
+    lines = out.split("\n")
+    assert status == 0 and len(lines) == 5 and lines[0] == "FÜR |" and lines[1] == "|" and lines[3] == "NO END |", said
+    for name, content in (("s", "a\nb"), ("t", "\u00fc\nd\n")):
+        (tmp_path / name).write_bytes(content.encode(encoding))
+    pairs = cli._FilePairs(tmp_path / "s", tmp_path / "t", encoding=encoding)
+    assert list(pairs) == [("a", "ü"), ("b", "d")]
+
+
+@pytest.mark.parametrize("content", [b"ab\xff", b"\xff\xfea\x00\n"])
+def test_a_named_encoding_is_held_to(content):
+    with pytest.raises(ValueError, match="text, line 1 is no text in the encoding utf-16-be"):
+        list(cli._text_lines(io.BytesIO(content + b"\xd8\x00"), "text", "utf-16-be"))
+
+
+@pytest.mark.parametrize("name", ["klingon", "hex", "\0", ""])
+def test_an_encoding_that_is_none_is_refused(name, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["translate", "--model", "x", "--encoding", name])
+    assert stop.value.code == 2 and "--encoding: give an encoding that Python knows" in capsys.readouterr().err
 
 
 def test_windows_hold_all_lines_in_order_and_no_more_than_they_may():
@@ -211,19 +254,23 @@ def test_only_the_same_job_is_gone_on_with(tmp_path, called, fake, change):
     elif change == "note":
         note.write_text("{")
     status, _, said = called(*arguments)
-    goes_on = change == "nothing"
-    assert status == 0 and ("going on after 2 lines" in said) == goes_on
-    first = "a\nb\n" if goes_on else "A |\nB |\n"
-    assert (tmp_path / "out").read_text() == first + ("D |\n" if change == "input" else "C |\n")
+    if change == "nothing":
+        assert status == 0 and "going on after 2 lines" in said and (tmp_path / "out").read_text() == "a\nb\nC |\n"
+    else:  # two finished lines would be lost
+        hints = {"note": "Expecting", "part": "is damaged"}
+        assert status == 2 and hints.get(change, f"holds 2 finished lines of another job (another {change})") in said
+        assert part.read_text() == ("a\n" if change == "part" else "a\nb\n") and not (tmp_path / "out").exists()
 
 
-def test_from_a_pipe_a_stopped_translation_begins_anew(tmp_path, called, fake):
-    arguments = ["translate", "--model", fake, "--output", tmp_path / "out"]
-    options = cli._make_parser().parse_args(list(map(str, arguments)))
-    (tmp_path / "out.part").write_text("X\n")
-    (tmp_path / "out.part.json").write_text(json.dumps({"job": cli._job_of(options), "lines": 1, "bytes": 2}))
+def test_what_a_stopped_pipe_has_left_is_not_lost(tmp_path, called, fake):
+    arguments = ["translate", "--model", fake, "--output", tmp_path / "out", "--window", 1]
+    assert called(*arguments, stdin=b"a\n\xff\n")[0] == 2
     status, _, said = called(*arguments, stdin=b"a\n")
-    assert status == 0 and "going on" not in said and (tmp_path / "out").read_text() == "A |\n"
+    assert status == 2 and "holds 1 finished lines of another job (another input)" in said and "begin anew" in said
+    assert (tmp_path / "out.part").read_text() == "A |\n"
+    for name in ("out.part", "out.part.json"):
+        (tmp_path / name).unlink()
+    assert called(*arguments, stdin=b"a\n")[0] == 0 and (tmp_path / "out").read_text() == "A |\n"
 
 
 def test_numbers_of_lines_go_on_with_the_job(tmp_path, called, fake, monkeypatch):
@@ -351,7 +398,7 @@ def test_held_out_pairs_depend_on_their_text_only_and_are_about_a_fiftieth():
 
 
 def options_for(tmp_path, **more):
-    names = ("corpus", "source", "target", "valid_source", "valid_target")
+    names = ("corpus", "source", "target", "valid_source", "valid_target", "encoding")
     files = {"source": tmp_path / "s", "target": tmp_path / "t"}
     return cli.argparse.Namespace(**{**dict.fromkeys(names), **files, **more})
 
@@ -502,12 +549,17 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(text, model, tmp_pa
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
 
 
-def test_what_lies_in_a_folder_without_a_run_is_made_anew(text, model, tmp_path, called):
-    for name in ("subwords.model", "tokens"):  # as if the run had been killed before it began
+def test_what_a_run_without_weights_has_left_is_made_anew(text, model, tmp_path, called):
+    for name in ("subwords.model", "tokens", "run.json"):  # as if the run had been killed in its first updates
         source, target = model / name, tmp_path / "out" / name
-        shutil.copytree(source, target) if source.is_dir() else (target.parent.mkdir(), shutil.copy(source, target))
+        target.parent.mkdir(exist_ok=True)
+        shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
     (tmp_path / "out" / cli._MARK).touch()
+    run = json.loads((tmp_path / "out" / "run.json").read_text())
     (tmp_path / "few.en").write_text("".join(f"word{i % 5} thing{i % 7}\n" for i in range(35)))
+    sums = dict.fromkeys(("source", "target"), sha256_of(tmp_path / "few.en"))
+    run["data"] |= {"corpus": "few.en and few.en", "sha256": sums}
+    (tmp_path / "out" / "run.json").write_text(json.dumps(run))
     few = ["--source", tmp_path / "few.en", "--target", tmp_path / "few.en"]
     status, _, said = called("train", *few, *SIZES[:3], "290", *SIZES[4:], "--steps", 1, "--score", 0, "--out", tmp_path / "out")
     assert status == 0, said
@@ -745,7 +797,7 @@ def test_a_folder_that_is_no_training_s_stays_as_it_is(model, text, tmp_path, ca
 
 def test_one_process_at_a_time_writes_to_a_place(text, tmp_path, called, fake):
     pytest.importorskip("fcntl")
-    (tmp_path / "out.part").write_text("theirs\n")
+    (tmp_path / "out.part").touch()
     files = ["--source", text / "train.en", "--target", text / "train.de"]
     with file_lock(tmp_path / "out.part"), file_lock(tmp_path / "model" / cli._MARK):
         for command in (
@@ -754,7 +806,7 @@ def test_one_process_at_a_time_writes_to_a_place(text, tmp_path, called, fake):
         ):
             status, _, said = called(*command)
             assert status == 2 and "another process is writing there" in said
-    assert (tmp_path / "out.part").read_text() == "theirs\n" and len(list((tmp_path / "model").iterdir())) == 1
+    assert (tmp_path / "out.part").exists() and len(list((tmp_path / "model").iterdir())) == 1
     assert called("translate", "--model", fake, "--output", tmp_path / "out", stdin=b"a\n")[0] == 0
 
 
@@ -785,11 +837,12 @@ def test_batches_that_the_processes_cannot_share_are_refused_before_the_run_begi
     assert status == 2 and "output_bias cannot be trained with --fast" in said and not (tmp_path / "out").exists()
 
 
-def test_a_run_without_weights_begins_anew_with_another_recipe_only(text, tmp_path, called):
+def test_a_run_without_weights_begins_anew_with_whatever_is_given(text, tmp_path, called):
     arguments = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, "--steps", 3, "--score", 0, "--out", tmp_path]
     status, _, said = called(*arguments, "--rate", 1e30)  # fails in its second update
     assert status == 2 and (tmp_path / "run.json").exists(), said
-    assert called(*arguments, "--d_ff", 64)[0] == 2
+    status, _, said = called(*arguments, "--rate", 1e30, "--d_ff", 64, "--vocab", 290)
+    assert status == 2 and "the loss is" in said and json.loads((tmp_path / "run.json").read_text())["config"]["vocab"] == 290
     with (tmp_path / "tokens" / "tokens.bin").open("r+b") as file:
         file.truncate(10)  # damaged: made anew
     status, _, said = called(*arguments, "--rate", 1)
@@ -840,7 +893,8 @@ def test_closed_streams_cost_a_line(fake, tmp_path, monkeypatch, called, capsys)
 
 
 @pytest.mark.parametrize("error, said", [
-    (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "can't allocate memory"),
+    (RuntimeError("[enforce fail] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4000000000000 bytes. "
+                  "Error code 12 (Cannot allocate memory)"), "there is not enough memory for 4,000.0 GB more: a smaller"),
     (RuntimeError("Storage size calculation overflowed"), "overflowed"),
     (MemoryError(), "not enough memory"),
     (OverflowError("Result too large"), "Result too large"),
@@ -866,4 +920,237 @@ def test_the_installed_program_ends_quietly_when_it_is_interrupted(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "main", interrupted)
-    assert run() == 130
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        assert run() == 130
+    finally:
+        for number, handler in zip(numbers, before):
+            signal.signal(number, handler)
+
+
+# ---- nothing lost
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("kept", [
+    {"outputs.txt": "mine\n"}, {"scores.json": "{}"}, {"scores.json": '{"outputs": "0"}', "outputs.txt": "mine\n"},
+    {"scores.json": "not json"}, {"scores.json": '{"outputs": null}', "outputs.txt": "mine\n"},
+])
+def test_evaluate_replaces_its_own_results_only(kept, text, fake, tmp_path, called):
+    asked = "evaluate", "--model", fake, "--source", text / "train.en", "--target", text / "train.de", "--out", tmp_path / "out"
+    assert called(*asked)[0] == 0 and called(*asked)[0] == 0  # its own
+    assert set(contents(tmp_path / "out")) == {"outputs.txt", "scores.json"}
+    for name, content in kept.items():
+        (tmp_path / "mine").mkdir(exist_ok=True)
+        (tmp_path / "mine" / name).write_text(content)
+    before = contents(tmp_path / "mine")
+    status, _, said = called(*asked[:-1], tmp_path / "mine")
+    assert status == 2 and "evaluate has not written" in said and contents(tmp_path / "mine") == before
+
+
+def test_evaluate_does_not_write_over_what_it_reads(text, fake, tmp_path, called):
+    (tmp_path / "e3").mkdir()
+    shutil.copy(text / "train.en", tmp_path / "e3" / "outputs.txt")
+    asked = "evaluate", "--model", fake, "--source", tmp_path / "e3" / "outputs.txt", "--target", text / "train.de", "--out"
+    status, _, said = called(*asked, tmp_path / "e3")
+    assert status == 2 and (tmp_path / "e3" / "outputs.txt").read_bytes() == (text / "train.en").read_bytes()
+    assert called("evaluate", "--model", fake, "--source", text / "train.en", "--target", text / "train.de", "--out", tmp_path / "e4")[0] == 0
+    before = contents(tmp_path / "e4")
+    (tmp_path / "link").symlink_to(tmp_path / "e4" / "outputs.txt")
+    status, _, said = called(*asked[:4], tmp_path / "link", *asked[5:], tmp_path / "e4")
+    assert status == 2 and "is read, and would be lost" in said and contents(tmp_path / "e4") == before
+
+
+def test_nothing_is_written_into_the_model_s_own_folder(text, fake, tmp_path, called):
+    (tmp_path / "way").symlink_to(fake)
+    before = contents(fake)
+    files = "--source", text / "train.en", "--target", text / "train.de"
+    for command in (
+        ["translate", "--model", fake, "--output", fake / "config.json"], ["translate", "--model", fake, "--output", tmp_path / "way" / "new"],
+        ["evaluate", "--model", fake, *files, "--out", fake], ["evaluate", "--model", tmp_path / "way", *files, "--out", fake],
+    ):
+        status, _, said = called(*command, stdin=b"a\n")
+        assert status == 2 and "names the model's own folder" in said and contents(fake) == before
+
+
+def test_lines_with_an_empty_side_are_written_and_counted(fake, tmp_path, called, text):
+    (tmp_path / "s").write_text("a b c d\n\ne f g h\ni\n\n")
+    (tmp_path / "t").write_text("A B C D |\nx\nE F G H |\n\n\n")
+    status, out, _ = called("evaluate", "--model", fake, "--source", tmp_path / "s", "--target", tmp_path / "t", "--out", tmp_path / "out")
+    assert status == 0 and "2 sentences, beam 4, alpha 0.6; 3 lines more have an empty side" in out and "BLEU 100.00" in out
+    assert (tmp_path / "out" / "outputs.txt").read_text() == "A B C D |\n|\nE F G H |\nI |\n|\n"
+    assert json.loads((tmp_path / "out" / "scores.json").read_text())["sentences"] == 2
+    assert cli._FilePairs(tmp_path / "s", tmp_path / "t").count() == (2, 3)
+
+
+def test_training_says_how_many_pairs_lack_a_side(tmp_path, capsys):
+    (tmp_path / "s").write_text("a\n\nb\nc\n")
+    (tmp_path / "t").write_text("A\nx\nB\n\n")
+    cli._read_corpus(options_for(tmp_path))
+    assert "1 pairs to train on, 1 held out, 0 left out that share a sentence with these, 2 left out that have an empty side" in capsys.readouterr().err
+
+
+def test_a_training_that_is_refused_leaves_the_folder_as_it_was(text, tmp_path, called):
+    files = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, "--steps", 1, "--score", 0]
+    for more in (["--vocab", 8000], ["--source_tokens", 2], ["--longest", 1], ["--N", 100_000_000], ["--h", 3]):
+        assert called(*files, *more, "--out", tmp_path / "out")[0] == 2 and not (tmp_path / "out").exists(), more
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / cli._MARK).touch()  # as an older version left it
+    (tmp_path / "out" / "words.txt").write_text("mine")
+    status, _, said = called(*files, "--out", tmp_path / "out")
+    assert status == 2 and "holds words.txt, which would be lost" in said and (tmp_path / "out" / "words.txt").read_text() == "mine"
+
+
+def test_an_interrupt_while_the_text_is_prepared_leaves_nothing(text, tmp_path, called, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "prepare", stop)
+    files = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, "--steps", 1, "--score", 0]
+    assert called(*files, "--out", tmp_path / "out")[0] == 130 and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("change", [
+    {"step": 0}, {"step": 10**9}, {"step": "1"}, {"position": 10**9}, {"epoch": -1}, {"position": 1.5}, {"saved": 1}, None, {"epoch": 2**70},
+])
+def test_a_damaged_place_is_not_gone_on_from(change, model, text, tmp_path, called):
+    folder = shutil.copytree(model, tmp_path / "model")
+    for path in sorted((folder / "checkpoints").iterdir())[-2:]:
+        progress = json.loads((path / "progress.json").read_text())
+        (path / "progress.json").write_text(json.dumps({} if change is None else progress | change))
+    before = contents(folder)
+    arguments = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, *RECIPE[:-1], 161, "--out", folder, "--score", 0]
+    status, _, said = called(*arguments)
+    lines = [line for line in said.replace("\r", "\n").split("\n") if line.startswith("annotated ")]
+    assert status == 2 and "damaged" in lines[0] and "Traceback" not in said
+    after = contents(folder)
+    assert {name for name in after if after[name] != before.get(name)} <= {"run.json"} and not before.keys() - after.keys()
+
+
+def test_damaged_tokens_are_made_anew(model, text, tmp_path, called):
+    folder = shutil.copytree(model, tmp_path / "model")
+    whole = (folder / "tokens" / "tokens.bin").read_bytes()
+    (folder / "tokens" / "tokens.bin").write_bytes(whole[:-1] + bytes([whole[-1] ^ 255]))
+    arguments = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, *RECIPE, "--out", folder, "--score", 0]
+    assert called(*arguments)[0] == 0 and (folder / "tokens" / "tokens.bin").read_bytes() == whole
+
+
+def test_a_grammar_that_somebody_has_changed_stays(called, tmp_path):
+    (tmp_path / "grammar").mkdir()
+    (tmp_path / "grammar" / "test.tsv").write_text("mine")
+    status, _, said = called("fetch", "grammar", "--folder", tmp_path)
+    assert status == 2 and "test.tsv holds something else" in said and (tmp_path / "grammar" / "test.tsv").read_text() == "mine"
+
+
+# ---- what this machine cannot do
+
+
+@pytest.mark.parametrize("size", [["--N", 1_000_000_000], ["--d_model", 1_000_000_000], ["--d_ff", 2**30], ["--vocab", 2**31 - 1]])
+def test_sizes_beyond_the_memory_are_refused_with_both_numbers(size, text, tmp_path, called):
+    status, _, said = called("train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, *size, "--out", tmp_path / "out")
+    assert status == 2 and re.search(r"takes [\d,.]+ GB of memory, and this machine has [\d,.]+: ", said) and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", ["--beam", "--d_ff", "--vocab", "--window"])
+def test_numbers_beyond_all_measure_are_refused(option, text, tmp_path, called):
+    command = ["translate", "--model", tmp_path] if option in ("--beam", "--window") else ["train", "--corpus", "grammar", "--out", tmp_path / "out"]
+    for value in (2**31, 2**70, "9" * 5000):
+        try:
+            status, _, said = called(*command, option, value)
+        except SystemExit as stop:
+            status, said = stop.code, ""
+        assert status == 2 and "Traceback" not in said and "[" not in said
+
+
+def test_weights_are_counted_without_a_model():
+    changes = [{}, {"bias": True}, {"norm": "pre"}, {"final_norm": True}, {"d_k": 3, "d_v": 5}, {"output_bias": True}, {"N_decoder": 3},
+               {"source_vocab": 13}, {"positions": "learned", "max_positions": 17}]
+    from dataclasses import replace
+
+    from annotated.transformer import TINY, Transformer
+
+    for change in changes:
+        config = replace(TINY, vocab=11, d_model=8, h=2, d_ff=6, **change)
+        assert cli._count_weights(config) == sum(p.numel() for p in Transformer(config).parameters()), change
+
+
+def test_a_missing_package_is_asked_for_before_anything_else(text, tmp_path, called, monkeypatch, model):
+    files = "--source", text / "train.en", "--target", text / "train.de"
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "sacrebleu", None)
+        patch.setattr(cli, "_read_corpus", lambda options: pytest.fail("it has begun"))
+        patch.setattr(cli, "_to_score", lambda options: pytest.fail("it has begun"))
+        for command in (["train", *files, *SIZES, "--out", tmp_path / "out"], ["evaluate", "--model", tmp_path, *files]):
+            status, _, said = called(*command)
+            assert status == 2 and "sacrebleu is needed" in said and "pip install 'annotated-attention[data]'" in said
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    for command in (["train", *files, *SIZES, "--out", tmp_path / "out"], ["translate", "--model", model]):
+        status, _, said = called(*command, stdin=b"a\n")
+        assert status == 2 and "sentencepiece is needed" in said and "pip install 'annotated-attention[data]'" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_tokeniser_that_is_fetched_is_announced(called, tmp_path, monkeypatch):
+    monkeypatch.setattr(cli, "_bleu_metric", lambda lowercase, tokenize: None)
+    status, _, said = called("evaluate", "--model", tmp_path, "--tokenize", "flores200")
+    assert status == 2 and "flores200 is a model, which sacreBLEU fetches" in said
+
+
+# ---- signals, and nobody who reads
+
+
+def test_what_ends_a_process_gives_its_status(tmp_path):
+    "Five interrupts at once, a request to terminate, a closed terminal: while it loads, while it works, and at its end."
+    (tmp_path / "in").write_text("a\n" * 1000)
+    rest = ["--input", str(tmp_path / "in"), "--window", "1", "--output", str(tmp_path / "out")]
+    code = FAKE.format(sleep=0.05, log=str(tmp_path / "log"))
+    code = code.replace("status = cli.main(sys.argv[1:])", "from annotated.__main__ import run\nstatus = run()")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    for number, times in ((signal.SIGINT, 5), (signal.SIGTERM, 2), (signal.SIGHUP, 1)):
+        command = [sys.executable, "-c", code, "translate", "--model", str(tmp_path / "model"), *rest]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, preexec_fn=heeds_interrupts)
+        note = tmp_path / "out.part.json"
+        done = json.loads(note.read_text())["lines"] if note.exists() else 0
+        while not note.exists() or json.loads(note.read_text())["lines"] < done + 2:
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.005)
+        for _ in range(times):
+            with suppress(ProcessLookupError):
+                process.send_signal(number)
+            time.sleep(0.01)
+        said = process.communicate()[1].decode()
+        assert process.returncode == 130 and "Traceback" not in said and "annotated translate: stopped" in said, said
+        assert (tmp_path / "out.part").read_text().count("\n") >= done + 2
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_request_to_stop_while_it_starts_is_a_stop(name, tmp_path):
+    code = "import sys; sys.modules['torch'] = None\nimport signal, annotated.files as f\n"
+    code += "of = f._Messages.of\ndef wait(s):\n    signal.raise_signal(signal." + name + ")\n    return of(s)\n"
+    code += "f._Messages.of = wait\nfrom annotated.__main__ import run\nsys.exit(run())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True)
+    assert done.returncode == 130 and done.stderr == b""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_a_full_or_broken_stderr_changes_no_status(tmp_path, text):
+    refused = [sys.executable, "-m", "annotated", "translate", "--model", str(tmp_path)]
+    with open("/dev/full", "w") as full:
+        assert subprocess.run(refused, stderr=full).returncode == 2
+    arguments = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, *RECIPE[:-1], 10**6, "--out", tmp_path / "out"]
+    command = [sys.executable, "-m", "annotated", *map(str, arguments)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    log = tmp_path / "out" / "log.jsonl"
+    while not (log.exists() and log.read_text().count("\n") > 5):
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.stderr.close()  # as head does when it has enough
+    assert process.wait(600) == 141
+    newest = max(path.name for path in (tmp_path / "out" / "checkpoints").iterdir())
+    assert int(newest) > 5 and json.loads(log.read_text().splitlines()[-1])["step"] == int(newest)

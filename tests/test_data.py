@@ -284,3 +284,24 @@ def test_no_string_on_two_sides(seed):
 def test_components():
     a, b, c, d, e = ("A", "1"), ("B", "1"), ("B", "2"), ("C", "3"), ("3", "4")
     assert _connected_components([a, d, c, b, e]) == [[a, c, b], [d, e]]
+
+
+@pytest.mark.parametrize("words", [["a\nb"], ["a", "a"], ["<pad>"]])
+def test_words_that_a_file_could_not_hold_are_refused(words):
+    with pytest.raises(ValueError, match="words must be different, none a marker or with a line feed"):
+        Words(words)
+
+
+def test_why_there_is_no_such_vocabulary_is_said_in_our_words():
+    for vocab, why in ((8000, "they give [0-9]+ at most"), (10, "their letters and the markers alone are [0-9]+"), (2**31, "."), (2**70, ".")):
+        with pytest.raises(ValueError, match=f"no vocabulary of vocab={vocab} pieces can be made of these lines: {why}") as caught:
+            Subwords.train(["a b"], vocab)
+        assert "\n" not in str(caught.value) and "Internal" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["words", "subwords"])
+def test_identifiers_beyond_the_vocabulary_are_refused(kind, subwords):
+    vocabulary = Words(["a"]) if kind == "words" else subwords
+    assert vocabulary.decode([0, 1, 2]) == ""
+    with pytest.raises(ValueError, match=f"ids must be below {len(vocabulary)}, got {len(vocabulary)}"):
+        vocabulary.decode([4, len(vocabulary)])

@@ -5,6 +5,7 @@ passes without a cache, through a search written here as plainly as possible.
 """
 
 import itertools
+import json
 import math
 import os
 import re
@@ -36,7 +37,7 @@ from annotated.decoding import (
     when_full,
 )
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
-from annotated.transformer import TINY, Transformer
+from annotated.transformer import TINY, Config, Transformer
 
 VOCAB = 7
 SMALL = replace(TINY, d_model=10, h=5, d_ff=13, N=2)
@@ -594,3 +595,100 @@ def test_a_width_that_an_older_folder_has_worked_out_follows_again():
     config = load(Path(__file__).parents[1] / "results" / "grammar-tiny").model.config
     assert config.d_k is config.d_v is None
     assert replace(config, d_model=2 * config.d_model).key_width == 2 * config.key_width
+
+
+# ---- what no model in order gives, and what no machine holds
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("search", [greedy, beam_search, hypotheses])
+@pytest.mark.parametrize("kind", ["transformer", "recurrent"])
+def test_logits_that_are_not_finite_end_a_search(search, value, kind):
+    model = random_model(kind, 0)
+    source = random_sources(model, 0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(value)
+    with pytest.raises(FloatingPointError, match="logits are not finite"):
+        search(model, source)
+
+
+class Counting(list):
+    "A list that counts the identifiers that are read of it."
+
+    read = 0
+
+    def __getitem__(self, place):
+        found = super().__getitem__(place)
+        Counting.read += len(found) if isinstance(place, slice) else 1
+        return found
+
+
+def test_a_long_line_is_cut_in_linear_time():
+    counts = []
+    for n in (10_000, 20_000):
+        Counting.read = 0
+        pieces = list(decoding._split_long(Counting(range(n)), 200, {7}))
+        assert sum(pieces, []) == list(range(n)) and max(map(len, pieces)) <= 200
+        counts.append(Counting.read)
+    assert counts[1] <= 2.1 * counts[0]
+
+
+def test_half_a_letter_costs_its_own_line_only(tmp_path):
+    class Vocabulary(Words):
+        def encode(self, text):
+            text.encode("utf-8")  # as SentencePiece does
+            return super().encode(text)
+
+    torch.manual_seed(0)
+    model = Transformer(replace(TINY, vocab=6, d_model=8, h=2, d_ff=8, N=1))
+    translator = Translator(model, Vocabulary(["a", "b"]))
+    found = translator.translate(["a b", "a \ud800 b", "b"], beam=1)
+    assert found[0] == translator.translate(["a b"], beam=1)[0] and found[2] == translator.translate(["b"], beam=1)[0]
+
+
+def test_a_small_folder_that_asks_for_much_is_refused_by_the_header(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    model = Transformer(replace(TINY, vocab=6, d_model=8, h=2, d_ff=8, N=1))
+    save(tmp_path, model, Words(["a", "b"]))
+    whole = json.loads((tmp_path / "config.json").read_text())
+    load(tmp_path)
+    made = []
+    monkeypatch.setitem(decoding._KINDS, "Transformer", (lambda config: made.append(torch.empty(0).device.type) or Transformer(config), Config))
+    for change, why in (({"d_ff": 2**30}, "has the shape"), ({"N": 10**6}, "layers cannot be made of"), ({"N_decoder": 10**9}, "layers cannot"),
+                        ({"d_model": 2**30, "d_k": 4, "d_v": 4}, ""), ({"bias": True}, "is missing"), ({"vocab": 4 * 10**7}, "embeddings")):
+        (tmp_path / "config.json").write_text(json.dumps({**whole, "config": whole["config"] | change}))
+        with pytest.raises(ValueError, match=f"holds no model that fits its config.json: .*{why}"):
+            load(tmp_path)
+    assert "cpu" not in made, "the model was made before its header was read"
+    monkeypatch.setattr(decoding, "_machine_memory", lambda: 1000)
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    with pytest.raises(ValueError, match=r"takes 0\.0 GB of memory, and this machine has 0\.0"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("change", [[], None, {"kind": "Other"}, {"kind": 3}, {"config": []}, {"config": {"h": 0}}, {"config": {"d_model": "8"}}])
+def test_a_configuration_of_wrong_kinds_is_one_line(change, tmp_path):
+    save(tmp_path, Transformer(replace(TINY, vocab=6, d_model=8, h=2, d_ff=8, N=1)), Words(["a", "b"]))
+    whole = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**whole, **change} if isinstance(change, dict) else change))
+    with pytest.raises(ValueError) as caught:
+        load(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_beam_beyond_all_measure_is_refused():
+    model = random_model("transformer", 0)
+    with pytest.raises(ValueError, match="beam must be 1 or more, and 100000 at most, got"):
+        beam_search(model, random_sources(model, 0), beam=2**70)
+
+
+@pytest.mark.parametrize("call, name", [
+    (lambda m, s: beam_search(m, s, beam="x"), "beam"), (lambda m, s: beam_search(m, s, beam=2.5), "beam"),
+    (lambda m, s: greedy(m, s, "x"), "max_len"), (lambda m, s: greedy(m, s, 2.5), "max_len"),
+    (lambda m, s: Translator(m, Words([])).n_best(["a"], 0), "k"), (lambda m, s: Translator(m, Words([])).n_best(["a"], -1), "k"),
+])
+def test_what_is_no_number_or_too_small_is_named(call, name):
+    model = random_model("transformer", 0)
+    with pytest.raises(ValueError, match=f"{name} must be 1 or more"):
+        call(model, random_sources(model, 0))

@@ -137,6 +137,22 @@ def test_as_long_as_bytes_come_it_is_not_given_up(server, tmp_path):
     assert_fetched(tmp_path)
 
 
+def test_a_server_that_gives_a_byte_an_attempt_is_given_up(server, tmp_path):
+    server.cut = 1
+    with pytest.raises(ValueError, match="cannot fetch .*: 3 of 400000 bytes are kept"):
+        _fetch_file(server.file(), tmp_path, tries=3, **FAST)
+    assert len(server.asked) == 3
+
+
+def test_a_file_that_drips_for_ever_is_given_up(server, tmp_path, monkeypatch):
+    "The clock of the program goes a minute a look."
+    now = [0.0]
+    monkeypatch.setattr(corpora.time, "monotonic", lambda: now.append(now[-1] + 60) or now[-1])
+    with pytest.raises(ValueError, match="cannot fetch .*cut off after"):
+        _fetch_file(server.file(), tmp_path, limit=180.0, pause=0.0)
+    assert part_of(tmp_path).stat().st_size < len(CONTENT) and len(server.asked) == 1
+
+
 def test_stalled_and_resumed(server, tmp_path):
     server.stall = 250_000
     _fetch_file(server.file(), tmp_path, pause=0.01, timeout=2)
@@ -333,6 +349,22 @@ def test_the_cache_cannot_be_written(server, corpus, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="cannot write to .*cache.*; set XDG_CACHE_HOME .* or ANNOTATED_DATA") as error:
         fetch("toy")
     assert "\n" not in str(error.value) and server.asked == []
+
+
+def test_who_waits_for_another_process_says_so(server, corpus, tmp_path, capsys, monkeypatch):
+    "The lock is another's when it is asked for first, and free when it is waited for."
+    lock, asked = corpora.file_lock, []
+
+    def taken(path, wait=True):
+        asked.append(wait)
+        if not wait:
+            raise ValueError("another process is writing there")
+        return lock(path, wait)
+
+    monkeypatch.setattr(corpora, "file_lock", taken)
+    fetch("toy", tmp_path / "there")
+    said = capsys.readouterr().err
+    assert asked == [False, True] and f"another process is fetching into {tmp_path / 'there'}: waiting for it" in said
 
 
 def test_where_the_cache_is(monkeypatch, tmp_path):

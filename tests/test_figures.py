@@ -550,3 +550,11 @@ def test_two_viewers_do_not_disturb_each_other(shown):
     said = page.locator(".said").all_inner_texts()
     assert said == [sentence(m, "encoder", 0, 0, 0), sentence(m, "encoder", 0, 0, 5)]
     assert page.locator(".words input:checked").count() == 2
+
+
+def test_a_damaged_model_has_no_attention_to_be_seen():
+    net = model()
+    with torch.no_grad():
+        net.target_embedding.weight.fill_(float("nan"))
+    with pytest.raises(FloatingPointError, match="attention weights are not finite: the model is damaged"):
+        attention_maps(net, *batch())

@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 
 from annotated.files import (
+    _check_fields,
+    _decode_line,
+    _Messages,
+    _need,
     atomic_write,
     file_lock,
     read_file,
@@ -324,19 +328,56 @@ def test_an_output_goes_on_behind_the_last_noted_line(tmp_path):
     assert (tmp_path / "out").read_text() == "1\n2\nü\n4\n" and len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize("change", [
-    lambda part, note: JOB | {"beam": 8},
-    lambda part, note: JOB | {"input": None},
-    lambda part, note: note.write_text("[" * 100_000) and JOB,
-    lambda part, note: note.write_text(json.dumps({"job": JOB})) and JOB,
-    lambda part, note: part.write_text("1\n") and JOB,
+def noted(**change):
+    "Change what a note says."
+    return lambda part, note: note.write_text(json.dumps(json.loads(note.read_text()) | change)) and JOB
+
+
+@pytest.mark.parametrize(("change", "why"), [
+    (lambda part, note: JOB | {"beam": 8}, "holds 3 finished lines of another job (another beam)"),
+    (lambda part, note: JOB | {"input": None}, "holds 3 finished lines of another job (another input)"),
+    (lambda part, note: note.write_text("[" * 100_000) and JOB, "nested too deeply"),
+    (lambda part, note: note.write_text(json.dumps({"job": JOB})) and JOB, "its lines should be a whole number"),
+    (lambda part, note: part.write_text("1\n") and JOB, "is damaged"),
+    (lambda part, note: part.write_bytes(part.read_bytes().replace(b"1", b"7")) and JOB, "is damaged"),
+    (noted(lines=2), "is damaged"), (noted(lines=10**9), "is damaged"), (noted(lines=-1), "its lines should be"),
+    (noted(lines=True), "its lines should be"), (noted(bytes=2), "is damaged"), (noted(bytes=10**18), "is damaged"),
+    (noted(sha256="0"), "is damaged"), (noted(job=[]), "its job should be"),
 ])
-def test_another_job_or_a_damaged_note_begins_anew(tmp_path, change):
+def test_finished_lines_are_neither_lost_nor_believed_when_they_are_damaged(tmp_path, change, why):
     job = change(*half(tmp_path / "out"))
-    with resumable_output(tmp_path / "out", job) as (done, add):
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ValueError) as caught, resumable_output(tmp_path / "out", job):
+        pass
+    assert why in str(caught.value) and "\n" not in str(caught.value)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["out.part", "out.part.json"])
+def test_a_file_of_the_user_s_with_the_name_of_an_unfinished_output_stays(tmp_path, name):
+    (tmp_path / name).write_text('{"mine": 1}')
+    with pytest.raises(ValueError, match="out.part"), resumable_output(tmp_path / "out", JOB):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == [name] and (tmp_path / name).read_text() == '{"mine": 1}'
+
+
+def test_an_output_that_fails_before_its_first_line_leaves_nothing(tmp_path):
+    with pytest.raises(KeyError), resumable_output(tmp_path / "out", JOB):
+        raise KeyError
+    assert not list(tmp_path.iterdir())
+
+
+def test_lines_that_were_written_and_not_yet_noted_are_cut(tmp_path):
+    note = tmp_path / "out.part.json"
+    with pytest.raises(RuntimeError), resumable_output(tmp_path / "out", JOB) as (_, add):
+        first = note.read_bytes()
+        add(1, "1\n")
+        raise RuntimeError
+    note.write_bytes(first)  # killed behind the first line, before its note
+    with resumable_output(tmp_path / "out", JOB) as (done, add):
         assert done == 0
-        add(1, "new\n")
-    assert (tmp_path / "out").read_text() == "new\n" and len(list(tmp_path.iterdir())) == 1
+        add(1, "one\n")
+    assert (tmp_path / "out").read_text() == "one\n" and len(list(tmp_path.iterdir())) == 1
 
 
 def test_the_input_and_what_is_no_file_are_no_output(tmp_path):
@@ -347,3 +388,60 @@ def test_the_input_and_what_is_no_file_are_no_output(tmp_path):
             with pytest.raises(ValueError, match=why), resumable_output(path, JOB, source):
                 pass
     assert (tmp_path / "text").read_text() == "a\n"
+
+
+# ---- what is read back, packages, messages
+
+
+@pytest.mark.parametrize("value", [-1, 2**63, True, 1.0, float("nan"), "1", None, [], {}])
+def test_a_count_is_a_whole_number_from_0_on(value):
+    _check_fields("note", {"n": 0}, n=int)
+    with pytest.raises(ValueError, match="note is damaged: its n should be a whole number from 0 on, not "):
+        _check_fields("note", {"n": value}, n=int)
+
+
+@pytest.mark.parametrize(("line", "place"), [
+    (b"f\xfcr\r\n", "line 7 is not UTF-8 text, byte 2 of it is 0xfc"), (b"\xff\xfea\x00", "byte 1 of it is 0xff"),
+    (b"\xe2\x80", "byte 1 of it is 0xe2"), (b"\xed\xa0\x80", "byte 1 of it is 0xed"),
+])
+def test_a_byte_that_is_no_utf8_is_named_with_its_place(line, place):
+    with pytest.raises(ValueError, match=place):
+        _decode_line(line, "text", 7)
+
+
+def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(monkeypatch):
+    import tomllib
+
+    about = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    _need("json", "data", "for this test")
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(ModuleNotFoundError) as caught:
+        _need("sentencepiece", "data", "for this test")
+    assert str(caught.value) == f"sentencepiece is needed for this test: install it with pip install '{about['name']}[data]'"
+    assert any(line.startswith("sentencepiece") for line in about["optional-dependencies"]["data"])
+
+
+def test_messages_that_cannot_be_written_cost_nothing():
+    reader, writer = os.pipe()
+    with open(writer, "w") as pipe:
+        messages = _Messages.of(pipe)
+        assert print("heard", file=messages, flush=True) is None and os.read(reader, 9) == b"heard\n"
+        assert not messages.gone and not messages.isatty() and _Messages.of(messages) is messages
+        os.close(reader)
+        print("unheard", file=messages, flush=True)
+        assert messages.gone
+        with open(os.devnull, "w") as null:
+            os.dup2(null.fileno(), writer)
+    messages = _Messages.of(pipe)  # closed
+    print("nobody", file=messages, flush=True)
+    assert not messages.gone
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_a_full_disk_under_messages_is_no_wish_to_stop():
+    with open("/dev/full", "w", buffering=1) as full:
+        messages = _Messages.of(full)
+        print("lost", file=messages, flush=True)
+        assert not messages.gone
+        with open(os.devnull, "w") as null:
+            os.dup2(null.fileno(), full.fileno())

@@ -1,7 +1,9 @@
 """Weights from elsewhere: equal to torch's, transformers' and onnxruntime's answers, and refused where they do not fit."""
 
 import json
+import math
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -568,3 +570,75 @@ def test_shape_comments_hold(tmp_path):
         flat = [x for cache in (*state.caches, *state.memory) for x in (cache.K, cache.V)]
         interop._StepGraph(plain)(ids, source, *flat)
     assert not shapes.unseen(seen, interop)
+
+
+# ---- what is damaged, or made to do damage
+
+
+DAMAGED = {
+    "eos": ({"eos_token_id": 3}, "for </s> and <pad>"),
+    "beams": ({"num_beams": 10**9}, "num_beams must lie in 1..1000"),
+    "a text": ({"num_beams": "4"}, "num_beams must lie in"),
+    "length": ({"max_length": 10**12}, "max_length must lie in"),
+    "penalty": ({"length_penalty": math.nan}, "length_penalty must lie in"),
+    "no token": ({"bad_words_ids": [[1000000]]}, "bad_words_ids must be lists of tokens below"),
+    "no list": ({"bad_words_ids": {"a": 1}}, "bad_words_ids must be lists"),
+    "width": ({"d_model": 11 * 2**20}, "must have the shape"),
+    "rows": ({"vocab_size": 40_000_000}, "must have the shape"),
+    "layers": ({"encoder_layers": 10**9, "decoder_layers": 10**9}, "layers cannot be made of"),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    vocabulary_folder(folder, "unigram", False)
+    published(folder, vocab_size=len(json.loads((folder / "vocab.json").read_text())))
+    return folder
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_fields_of_wrong_kinds_and_sizes_are_refused_in_one_line(name, whole, tmp_path, capsys):
+    change, message = DAMAGED[name]
+    folder = shutil.copytree(whole, tmp_path / "model")
+    for file in ("config.json", "generation_config.json"):
+        about = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps(about | {k: v for k, v in change.items() if k in about or file == "config.json"}))
+    assert cli.main(["translate", "--model", str(folder), "--device", "cpu", "--input", os.devnull]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_a_vocabulary_in_which_all_is_one_is_refused(whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "model")
+    for value in (0, "0", None, [], True):
+        (folder / "vocab.json").write_text(json.dumps(dict.fromkeys(json.loads((whole / "vocab.json").read_text()), value)))
+        with pytest.raises(ValueError, match="needs a number of its own a piece"):
+            MarianVocabulary(folder)
+
+
+def test_weights_that_unpack_to_more_than_their_file_are_refused(tmp_path):
+    import zipfile
+
+    published(tmp_path)
+    tensors = interop.load_file(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    name = next(iter(tensors))
+    torch.save(tensors | {name: torch.zeros(1, dtype=torch.half).expand(10**7, 10**3)}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="claims 1000.* numbers, more than it has bytes"):
+        from_marian(tmp_path)
+    with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data.pkl", bytes(10**7))
+    with pytest.raises(ValueError, match="unpacks to 10000000 bytes, more than it has"):
+        from_marian(tmp_path)
+
+
+def test_marian_weights_that_are_no_numbers_end_the_search(whole):
+    for kind in (interop.MarianTranslator, PublishedTranslator):
+        translator = load_marian(whole, kind=kind)
+        with torch.no_grad():
+            translator.model.target_embedding.weight[:] = math.nan
+        translator = kind(translator.model, translator.vocabulary, translator.how)
+        for beam in (1, 2):
+            with pytest.raises(FloatingPointError, match="logits are not finite"):
+                translator.translate(["The man sleeps."], beam=beam)

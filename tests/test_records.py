@@ -210,3 +210,10 @@ def test_processes_that_share_a_record_lose_nothing(tmp_path):
     assert sorted(runs) == [100 * i + n for i in range(3) for n in range(20)]
     assert len(read_run(tmp_path)["continued"]) == 2
     assert sorted(os.listdir(tmp_path)) == ["run.json", "scores.json"]
+
+
+@pytest.mark.parametrize("change", [{"continued": "x"}, {"continued": {}}, {"recipe": 1}, {"data": []}])
+def test_parts_of_a_run_of_another_kind_are_damage(tmp_path, change):
+    (tmp_path / "run.json").write_text(json.dumps({"config": {}, **change}))
+    with pytest.raises(ValueError, match=f"run.json is damaged: its {next(iter(change))} should be"):
+        read_run(tmp_path)

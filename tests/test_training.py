@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -249,7 +250,7 @@ def test_evaluation_runs_when_asked_and_at_the_end():
     assert [line["step"] for line in seen] == [3, 6, 7] and not any(line["mode"] for line in seen)
 
 
-@pytest.mark.parametrize("wrong", [{"steps": 0}, {"accumulate": 0}, {"save_every": 0}, {"warmup": 2.5}, {"seed": -1}, {"seed": 2**43}, {"rate": 0.0}, {"rate": float("inf")}, {"rate": float("nan")}, {"eps": -1e-9}, {"eps": float("inf")}, {"beta1": float("nan")}, {"beta2": 1.0}])
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"accumulate": 0}, {"save_every": 0}, {"warmup": 2.5}, {"seed": -1}, {"seed": 2**43}, {"rate": 0.0}, {"rate": float("inf")}, {"rate": float("nan")}, {"eps": -1e-9}, {"eps": float("inf")}, {"steps": True}, {"rate": "x"}, {"beta2": None}, {"beta1": float("nan")}, {"beta2": 1.0}])
 def test_recipes_that_make_no_training_are_refused(wrong):
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} must"):
         Recipe(**wrong)
@@ -639,3 +640,43 @@ def test_averages_that_cannot_be_made_are_refused(undisturbed, tmp_path):
 
 def test_fewer_checkpoints_than_asked_for_are_all_averaged(undisturbed):
     assert average(tiny_model(), undisturbed, 20) == len(list_checkpoints(undisturbed)) == 4
+
+
+def test_a_byte_that_a_disk_has_lost_is_not_gone_on_with(tmp_path):
+    "Weights in which a bit has changed are weights, and a place in the data that is another is a place."
+    whole = tmp_path / "whole"
+    go(whole)
+
+    for name in ("model.safetensors", "adam.safetensors"):
+        folder = shutil.copytree(whole, tmp_path / name)
+        for checkpoint in list_checkpoints(folder)[-2:]:
+            content = bytearray((checkpoint / name).read_bytes())
+            content[-3] ^= 1
+            (checkpoint / name).write_bytes(content)
+        with pytest.raises(ValueError, match=f"damaged: {name} is not what was written"):
+            go(folder)
+    folder = shutil.copytree(whole, tmp_path / "older")
+    oldest = list_checkpoints(folder)[0]
+    (oldest / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match=f"{oldest.name} does not fit this model or is damaged"):
+        go(folder)
+
+
+def test_a_place_behind_the_end_of_an_epoch_is_no_place():
+    five = lambda epoch, position: some_batches(epoch, position)  # noqa: E731
+    assert next(_stream(five, 0, 5))[2] == (1, 1)
+    with pytest.raises(ValueError, match="epoch 0 has no batch 6: the checkpoint is damaged"):
+        next(_stream(five, 0, 6))
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no SIGHUP on this system")
+def test_a_closed_terminal_stops_a_training_unless_that_is_ignored():
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        for handler, heard in ((signal.SIG_DFL, 1), (signal.SIG_IGN, 0)):
+            signal.signal(signal.SIGHUP, handler)
+            with training._stop_signals() as seen:
+                signal.raise_signal(signal.SIGHUP)
+            assert len(seen) == heard and signal.getsignal(signal.SIGHUP) == handler
+    finally:
+        signal.signal(signal.SIGHUP, before)

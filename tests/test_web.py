@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import re
 import shutil
 
 import pytest
@@ -88,3 +89,25 @@ def test_what_is_not_as_the_lock_says_stops_the_build(npm, script, said):
     with pytest.raises(SystemExit, match=said):
         fetch.fetch()
     assert not list(fetch.CACHE.iterdir())
+
+
+def test_a_new_window_learns_nothing_of_this_one(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "book" / "_ext"))
+    from annotated_book import hardened
+
+    page = '<a href="x" target="_blank"\n class="y">a</a><a href="z">b</a><a rel="nofollow" target="_blank">c</a><abbr target="_blank">'
+    assert hardened(page) == page.replace('<a href="x"', '<a rel="noopener" href="x"')
+    assert hardened(hardened(page)) == hardened(page)
+
+
+def test_pictures_of_the_readme_show_on_an_index_page():
+    "They have the repository's own address, which stands in _config.yml."
+    config = (ROOT / "_config.yml").read_text(encoding="utf-8")
+    (address,) = re.findall(r"(?m)^  url: https://github\.com/(\S+)$", config)
+    (branch,) = re.findall(r"(?m)^  branch: (\S+)$", config)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]*)\)", readme) + re.findall(r'<img[^>]*src="([^"]*)"', readme)
+    start = f"https://raw.githubusercontent.com/{address}/{branch}/"
+    assert pictures
+    for picture in pictures:
+        assert picture.startswith(start) and (ROOT / picture.removeprefix(start)).is_file()

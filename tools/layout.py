@@ -313,7 +313,8 @@ def cells(chapter: Chapter, root: Path) -> Iterator[Problem]:
         except SyntaxError as error:
             yield cell.line + (error.lineno or 1) - 1, f"not Python: {error.msg}"
             continue
-        if (n := length(cell)) > LONGEST and not has_class and not FOLDED & set(cell.tags):
+        folded = {"hide-input", "hide-cell", "remove-cell", "remove-input"} & set(cell.tags)
+        if (n := length(cell)) > LONGEST and not has_class and not folded:
             yield cell.line, f"a cell of {n} lines, {LONGEST} are allowed"
     lengths = [length(c) for c in chapter.code()]
     if lengths and not chapter.appendix and not chapter.questions and (m := statistics.median(lengths)) > MEDIAN:

@@ -342,7 +342,8 @@ def named(toctree):
 
 def scripts(app, pagename, templatename, context, doctree) -> None:
     """Mend the theme: a script declared twice is an error in the console, all folds are named alike,
-    and a bibliography is marked up as a list of things that are no list items.
+    a bibliography is marked up as a list of things that are no list items, and code for live cells,
+    which are off, names a foreign host.
     """
     if toctree := context.get("generate_toctree_html"):
         context["generate_toctree_html"] = lambda *args, **options: named(toctree(*args, **options))
@@ -352,11 +353,25 @@ def scripts(app, pagename, templatename, context, doctree) -> None:
     seen, kept = set(), []
     for script in context.get("script_files", []):
         body = getattr(script, "attributes", {}).get("body")
-        if body is not None and body in seen:
+        live = "thebe" in str(getattr(script, "filename", script)).lower() or "THEBE" in (body or "")
+        if live or body is not None and body in seen:
             continue
         seen.add(body)
         kept.append(script)
     context["script_files"] = kept
+
+
+def hardened(page: str) -> str:
+    "A page whose links to a new window tell that window nothing of this one."
+    return re.sub(r'<a\b(?![^>]*\srel=)([^>]*\starget="_blank")', r'<a rel="noopener"\1', page)
+
+
+def finish(app, error) -> None:
+    "Mend what the theme's templates write and no page's context can change."
+    for path in Path(app.outdir).rglob("*.html") if error is None and app.builder.format == "html" else ():
+        text = path.read_text(encoding="utf-8")
+        if hardened(text) != text:
+            path.write_text(hardened(text), encoding="utf-8")
 
 
 def setup(app):
@@ -374,4 +389,5 @@ def setup(app):
     app.connect("env-get-updated", renumber, priority=900)
     app.connect("doctree-resolved", resolve)
     app.connect("html-page-context", scripts, priority=900)
+    app.connect("build-finished", finish)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
