@@ -483,11 +483,11 @@ def _flash_unpadded(Q, K, V, mask):
         return F.pad(layout.real.sum(1).cumsum(0), (1, 0)).int()
 
     # The kernel wants tokens first, then heads.
-    packed = [x[0].transpose(0, 1) for x in (Q, K, V)]
+    queries, keys, values = (x[0].transpose(0, 1) for x in (Q, K, V))
     ends = begins(mask.queries), begins(mask.keys)
     longest = mask.queries.real.shape[1], mask.keys.real.shape[1]
     window = (-1, 0) if mask.causal else (-1, -1)
-    out = varlen_attn(*packed, *ends, *longest, window_size=window)
+    out = varlen_attn(queries, keys, values, *ends, *longest, window_size=window)
     return out.transpose(0, 1)[None]
 
 
