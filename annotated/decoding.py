@@ -31,9 +31,9 @@ from annotated.transformer import Config, Transformer
 
 __all__ = [
     "greedy",
-    "length_penalty",
     "cannot_improve",
     "when_full",
+    "length_penalty",
     "hypotheses",
     "beam_search",
     "packed",
@@ -41,6 +41,49 @@ __all__ = [
     "save",
     "load",
 ]
+
+
+def greedy(model: Any, source: Tensor, max_len: int | None = None) -> list[list[int]]:
+    """Translate by the likeliest token at every step.
+
+    Args:
+        model: any module with `start`, `step` and `config`.
+        source: (B, S), each sentence ending in eos, padding at the end.
+        max_len: tokens of an output at most; default: its source's length + 50 (section 6.1).
+
+    Returns:
+        the identifiers of B outputs: no bos, eos last where it was reached.
+
+    Raises:
+        TypeError: source is no tensor of identifiers.
+        ValueError: max_len is below 1, or source has another shape.
+    """
+    limits = _output_limits(model, source, max_len)  # (B,)
+    outputs: list[list[int]] = [[] for _ in source]
+    with _evaluating(model):
+        state = model.start(source)
+        ids = torch.full_like(source[:, 0], model.config.bos)  # (B,)
+        active = torch.arange(len(source), device=source.device)  # (B,)
+        while len(active):
+            logits, state = model.step(ids, state)  # (B, vocab), B sentences still active
+            _check_logits(logits)
+            ids = logits.argmax(-1)  # (B,)
+            for row, token in zip(active.tolist(), ids.tolist(), strict=True):
+                outputs[row].append(token)
+            length = len(outputs[active[0]])
+            going = ((ids != model.config.eos) & (length < limits[active])).nonzero()[:, 0]
+            if len(going) < len(active):  # finished sentences leave the batch
+                ids = ids[going]
+                active = active[going]
+                state = _select(state, going)
+    return outputs
+
+
+def _check_logits(logits):
+    """Refuse logits, (R, vocab), that are NaN or infinite; -inf forbids a token and may stand."""
+    if not (logits.amax(-1) < math.inf).all():
+        what = "the model's logits are not finite"
+        raise FloatingPointError(f"{what}: weights are damaged, or a precision is too low")
 
 
 @contextmanager
@@ -86,74 +129,6 @@ def _select(state, rows):
     return state.select(rows) if hasattr(state, "select") else state
 
 
-def _widen(state, rows, k):
-    """A state of k hypotheses, side by side, for each sentence; rows are 0 to B - 1."""
-    if hasattr(state, "repeat") and not isinstance(state, Tensor):
-        return state.repeat(k)
-    return _select(state, rows.repeat_interleave(k))
-
-
-def _check_logits(logits):
-    """Refuse logits, (R, vocab), that are NaN or infinite; -inf forbids a token and may stand."""
-    if not (logits.amax(-1) < math.inf).all():
-        what = "the model's logits are not finite"
-        raise FloatingPointError(f"{what}: weights are damaged, or a precision is too low")
-
-
-def greedy(model: Any, source: Tensor, max_len: int | None = None) -> list[list[int]]:
-    """Translate by the likeliest token at every step.
-
-    Args:
-        model: any module with `start`, `step` and `config`.
-        source: (B, S), each sentence ending in eos, padding at the end.
-        max_len: tokens of an output at most; default: its source's length + 50 (section 6.1).
-
-    Returns:
-        the identifiers of B outputs: no bos, eos last where it was reached.
-
-    Raises:
-        TypeError: source is no tensor of identifiers.
-        ValueError: max_len is below 1, or source has another shape.
-    """
-    limits = _output_limits(model, source, max_len)  # (B,)
-    outputs: list[list[int]] = [[] for _ in source]
-    with _evaluating(model):
-        state = model.start(source)
-        ids = torch.full_like(source[:, 0], model.config.bos)  # (B,)
-        active = torch.arange(len(source), device=source.device)  # (B,)
-        while len(active):
-            logits, state = model.step(ids, state)  # (B, vocab), B sentences still active
-            _check_logits(logits)
-            ids = logits.argmax(-1)  # (B,)
-            for row, token in zip(active.tolist(), ids.tolist(), strict=True):
-                outputs[row].append(token)
-            length = len(outputs[active[0]])
-            going = ((ids != model.config.eos) & (length < limits[active])).nonzero()[:, 0]
-            if len(going) < len(active):  # finished sentences leave the batch
-                ids = ids[going]
-                active = active[going]
-                state = _select(state, going)
-    return outputs
-
-
-def length_penalty(length: int | Tensor, alpha: float = 0.6) -> Any:
-    """((5 + length) / 6) ** alpha, the divisor of a log-probability (section 6.1).
-
-    The paper gives alpha, and Wu et al. (2016) the formula; a length counts eos.
-    """
-    return ((5 + length) / 6) ** alpha
-
-
-def cannot_improve(best: Tensor, attainable: Tensor) -> Tensor:
-    """Stop a sentence when nothing unfinished can beat its best finished hypothesis, (B,)."""
-    return best >= attainable
-
-
-def when_full(best: Tensor, attainable: Tensor) -> Tensor:
-    """Stop a sentence only when its beam holds nothing but finished hypotheses, (B,)."""
-    return torch.zeros_like(best, dtype=torch.bool)
-
-
 def _continuations(log_p, done, log_probs):
     """Choose the k best continuations of each sentence's k hypotheses.
 
@@ -173,6 +148,24 @@ def _continuations(log_p, done, log_probs):
     best, index = total.flatten(1).topk(log_p.shape[1])  # (B, k)
     parent = index // total.shape[-1]  # (B, k)
     return best, parent, token.flatten(1).gather(1, index)
+
+
+def cannot_improve(best: Tensor, attainable: Tensor) -> Tensor:
+    """Stop a sentence when nothing unfinished can beat its best finished hypothesis, (B,)."""
+    return best >= attainable
+
+
+def when_full(best: Tensor, attainable: Tensor) -> Tensor:
+    """Stop a sentence only when its beam holds nothing but finished hypotheses, (B,)."""
+    return torch.zeros_like(best, dtype=torch.bool)
+
+
+def length_penalty(length: int | Tensor, alpha: float = 0.6) -> Any:
+    """((5 + length) / 6) ** alpha, the divisor of a log-probability (section 6.1).
+
+    The paper gives alpha, and Wu et al. (2016) the formula; a length counts eos.
+    """
+    return ((5 + length) / 6) ** alpha
 
 
 class _Beams:
@@ -265,6 +258,13 @@ def _beam_step(model, beams, ids, state):
     parent = beams.extend(log_probs.unflatten(0, ids.shape), model.config.pad)  # (B, beam)
     beams.finish(model.config.eos)
     return parent, state
+
+
+def _widen(state, rows, k):
+    """A state of k hypotheses, side by side, for each sentence; rows are 0 to B - 1."""
+    if hasattr(state, "repeat") and not isinstance(state, Tensor):
+        return state.repeat(k)
+    return _select(state, rows.repeat_interleave(k))
 
 
 def _check_search(beam, penalty, limits):
