@@ -1,4 +1,4 @@
-"""Chapter 8: how a sentence can be cut, from sentences to a batch, pairs that belong together, sorting by two lengths."""
+"""Chapter 8: how a sentence is cut, from sentences to a batch, pairs that belong together, sorting by two lengths."""
 
 import annotated
 from annotated.data import Words, _bucket_key, _connected_components, _fraction, make_batch, split_pairs
@@ -50,7 +50,7 @@ def text_to_batch(c: Canvas) -> None:
     ids = [(vocabulary.encode(source), vocabulary.encode(target)) for source, target in pairs]
     tensors = make_batch(ids)
     names = dict(enumerate(vocabulary.words)) | {0: "", 1: "", 2: ""}
-    for y, title, shape, hue, ids in zip((12, 198), ("sources", "targets"), "ST", "kq", tensors):
+    for y, title, shape, ids in zip((12, 198), ("sources", "targets"), "ST", tensors):
         rows = ids.tolist()
         wide = 344 / len(rows[1]) if shape == "T" else 46
         c.text(8, y, title, "strong", anchor="start")
