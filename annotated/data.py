@@ -23,15 +23,15 @@ __all__ = [
     "join_words",
     "Words",
     "Subwords",
+    "load_vocabulary",
     "Corpus",
+    "split_pairs",
     "lookup_baseline",
     "word_for_word_baseline",
-    "split_pairs",
     "pad_batch",
     "make_batch",
     "Batches",
     "token_batches",
-    "load_vocabulary",
 ]
 
 
@@ -46,14 +46,6 @@ def split_words(text: str) -> list[str]:
 def join_words(words: Iterable[str]) -> str:
     """Join words to a text, punctuation attached to the word before it."""
     return re.sub(r" (?=[.,?!])", "", " ".join(words))
-
-
-def _known(ids, size):
-    """Identifiers as a list without pad, bos and eos; ValueError where one is not below size."""
-    found = [i for i in map(int, ids) if i > 2]
-    if found and max(found) >= size:
-        raise ValueError(f"ids must be below {size}, got {max(found)}")
-    return found
 
 
 class Words:
@@ -112,15 +104,6 @@ class Words:
 
     def __len__(self) -> int:
         return len(self.words)
-
-
-def _vocabulary_fault(said):
-    """Why SentencePiece makes no vocabulary: too large, too small, or what it says itself."""
-    if most := re.search(r"value <= (\d+)", said):
-        return f"they give {most[1]} at most"
-    if least := re.search(r"smaller than required_chars. \d+ vs (\d+)", said):
-        return f"their letters and the markers alone are {least[1]}"
-    return " ".join(said.rpartition("] ")[2].split()) or "there is no text in them"
 
 
 def _train_subwords(lines, vocab, **options):
@@ -217,25 +200,18 @@ class Subwords:
         return self.processor.get_piece_size()
 
 
-def _fraction(text):
-    """Map a text to a number in [0, 1) by its sha256: random to look at, always the same."""
-    return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:6], "big") / 2**48
+def load_vocabulary(folder: Path | str) -> Words | Subwords:
+    """Load the vocabulary of a model folder, from `words.txt` or from `subwords.model`.
 
-
-def _part_of(facts):
-    """Which part of the data a sentence belongs to, by its facts (subject, verb and object).
-
-    "validation" or "test" where at least one fact is reserved for that part and none for
-    the other, "" where both have one, and else "train".
+    Raises:
+        ValueError: neither file is there, or the one found is damaged.
     """
-    x = [_fraction(" ".join(fact)) for fact in facts]
-    test = any(a < 0.05 for a in x)
-    validation = any(0.05 <= a < 0.1 for a in x)
-    if test and validation:
-        return ""
-    if test:
-        return "test"
-    return "validation" if validation else "train"
+    if Path(folder, Subwords.filename).exists():
+        return Subwords.load(Path(folder, Subwords.filename))
+    if Path(folder, Words.filename).exists():
+        return Words.load(Path(folder, Words.filename))
+    raise ValueError(f"no vocabulary in {folder}: "
+                     f"it should hold {Subwords.filename} or {Words.filename}")
 
 
 @dataclass(frozen=True)
@@ -258,10 +234,70 @@ class Corpus:
     provenance: dict[str, str] = field(default_factory=dict)
 
 
+def _connected_components(pairs):
+    """Lists of pairs that share a string on either side, directly or through others."""
+    parent: dict[str, str] = {}
+
+    def root(text):
+        while parent.setdefault(text, text) != text:
+            parent[text] = text = parent[parent[text]]
+        return text
+
+    for source, target in pairs:
+        parent[root(source)] = root(target)
+    groups = defaultdict(list)
+    for pair in pairs:
+        groups[root(pair[0])].append(pair)
+    return list(groups.values())
+
+
+def _fraction(text):
+    """Map a text to a number in [0, 1) by its sha256: random to look at, always the same."""
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:6], "big") / 2**48
+
+
+def split_pairs(
+    pairs: list[tuple[str, str]], share: float = 0.02
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]], list[tuple[str, str]]]:
+    """Divide pairs into training, validation and test so that no string occurs in two.
+
+    Pairs that share a string form a group; its own text alone says where it goes, and about
+    `share` of the groups go to validation, and as many to test.
+    """
+    train: list[tuple[str, str]] = []
+    validation: list[tuple[str, str]] = []
+    test: list[tuple[str, str]] = []
+    for group in _connected_components(pairs):
+        x = _fraction(min(min(pair) for pair in group))
+        if x < share:
+            test.extend(group)
+        elif x < 2 * share:
+            validation.extend(group)
+        else:
+            train.extend(group)
+    return train, validation, test
+
+
 def lookup_baseline(train: Iterable[tuple[str, str]], sources: Iterable[str]) -> list[str]:
     """Translate by looking the sentence up in the training pairs; "" where it is not there."""
     table = dict(train)
     return [table.get(source, "") for source in sources]
+
+
+def _part_of(facts):
+    """Which part of the data a sentence belongs to, by its facts (subject, verb and object).
+
+    "validation" or "test" where at least one fact is reserved for that part and none for
+    the other, "" where both have one, and else "train".
+    """
+    x = [_fraction(" ".join(fact)) for fact in facts]
+    test = any(a < 0.05 for a in x)
+    validation = any(0.05 <= a < 0.1 for a in x)
+    if test and validation:
+        return ""
+    if test:
+        return "test"
+    return "validation" if validation else "train"
 
 
 def word_for_word_baseline(
@@ -289,45 +325,6 @@ def word_for_word_baseline(
     return [join_words(words) for words in lines]
 
 
-def _connected_components(pairs):
-    """Lists of pairs that share a string on either side, directly or through others."""
-    parent: dict[str, str] = {}
-
-    def root(text):
-        while parent.setdefault(text, text) != text:
-            parent[text] = text = parent[parent[text]]
-        return text
-
-    for source, target in pairs:
-        parent[root(source)] = root(target)
-    groups = defaultdict(list)
-    for pair in pairs:
-        groups[root(pair[0])].append(pair)
-    return list(groups.values())
-
-
-def split_pairs(
-    pairs: list[tuple[str, str]], share: float = 0.02
-) -> tuple[list[tuple[str, str]], list[tuple[str, str]], list[tuple[str, str]]]:
-    """Divide pairs into training, validation and test so that no string occurs in two.
-
-    Pairs that share a string form a group; its own text alone says where it goes, and about
-    `share` of the groups go to validation, and as many to test.
-    """
-    train: list[tuple[str, str]] = []
-    validation: list[tuple[str, str]] = []
-    test: list[tuple[str, str]] = []
-    for group in _connected_components(pairs):
-        x = _fraction(min(min(pair) for pair in group))
-        if x < share:
-            test.extend(group)
-        elif x < 2 * share:
-            validation.extend(group)
-        else:
-            train.extend(group)
-    return train, validation, test
-
-
 def pad_batch(sequences: Sequence[Sequence[int]], pad: int = 0) -> Tensor:
     """Put B sequences of identifiers into one tensor, (B, L), L the length of the longest.
 
@@ -338,6 +335,29 @@ def pad_batch(sequences: Sequence[Sequence[int]], pad: int = 0) -> Tensor:
     for row, sequence in zip(batch, sequences):
         row[:len(sequence)] = sequence
     return torch.from_numpy(batch)  # (B, L)
+
+
+def _pack(runs, source_tokens, target_tokens):
+    """Cut sorted pairs into batches, a new one wherever the next pair would break a budget.
+
+    Returns places in the sorted list: 0, where the second batch begins, ..., the end.
+    """
+    cuts = [0]
+    place = 0
+    S = T = 1  # the longest sides of the batch so far
+    for s, t, count in runs.tolist():
+        end = place + count
+        while place < end:
+            S = max(S, s)
+            T = max(T, t)
+            most = min(source_tokens // S, target_tokens // T)
+            free = most - (place - cuts[-1])
+            if free > 0:
+                place = min(place + free, end)
+            else:
+                cuts.append(place)
+                S = T = 1
+    return [*cuts, place] if place else cuts
 
 
 def _bucket_key(s, t):
@@ -364,29 +384,6 @@ def _by_length(lengths):
     starts = np.flatnonzero(np.diff(key, prepend=-1))  # (r,); a key is never negative
     counts = np.diff(starts, append=len(key))
     return order, np.column_stack([lengths[order[starts]], counts]).astype(np.int64)
-
-
-def _pack(runs, source_tokens, target_tokens):
-    """Cut sorted pairs into batches, a new one wherever the next pair would break a budget.
-
-    Returns places in the sorted list: 0, where the second batch begins, ..., the end.
-    """
-    cuts = [0]
-    place = 0
-    S = T = 1  # the longest sides of the batch so far
-    for s, t, count in runs.tolist():
-        end = place + count
-        while place < end:
-            S = max(S, s)
-            T = max(T, t)
-            most = min(source_tokens // S, target_tokens // T)
-            free = most - (place - cuts[-1])
-            if free > 0:
-                place = min(place + free, end)
-            else:
-                cuts.append(place)
-                S = T = 1
-    return [*cuts, place] if place else cuts
 
 
 class _Plan:
@@ -552,17 +549,3 @@ def token_batches(
         ValueError: a pair does not fit a budget even alone.
     """
     yield from Batches(pairs, source_tokens, target_tokens, seed)(epoch, start)
-
-
-def load_vocabulary(folder: Path | str) -> Words | Subwords:
-    """Load the vocabulary of a model folder, from `words.txt` or from `subwords.model`.
-
-    Raises:
-        ValueError: neither file is there, or the one found is damaged.
-    """
-    if Path(folder, Subwords.filename).exists():
-        return Subwords.load(Path(folder, Subwords.filename))
-    if Path(folder, Words.filename).exists():
-        return Words.load(Path(folder, Words.filename))
-    raise ValueError(f"no vocabulary in {folder}: "
-                     f"it should hold {Subwords.filename} or {Words.filename}")
