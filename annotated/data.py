@@ -48,6 +48,14 @@ def join_words(words: Iterable[str]) -> str:
     return re.sub(r" (?=[.,?!])", "", " ".join(words))
 
 
+def _known(ids, size):
+    """Identifiers as a list without pad, bos and eos; ValueError where one is not below size."""
+    found = [i for i in map(int, ids) if i > 2]
+    if found and max(found) >= size:
+        raise ValueError(f"ids must be below {size}, got {max(found)}")
+    return found
+
+
 class Words:
     """A vocabulary of whole words, for text whose words are all known beforehand.
 
@@ -104,6 +112,15 @@ class Words:
 
     def __len__(self) -> int:
         return len(self.words)
+
+
+def _vocabulary_fault(said):
+    """Why SentencePiece makes no vocabulary: too large, too small, or what it says itself."""
+    if most := re.search(r"value <= (\d+)", said):
+        return f"they give {most[1]} at most"
+    if least := re.search(r"smaller than required_chars. \d+ vs (\d+)", said):
+        return f"their letters and the markers alone are {least[1]}"
+    return " ".join(said.rpartition("] ")[2].split()) or "there is no text in them"
 
 
 def _train_subwords(lines, vocab, **options):

@@ -4,7 +4,11 @@ from annotated.decoding import length_penalty
 
 from .canvas import Canvas, drawing
 
-NEXT = {"start": {"a": 0.6, "b": 0.4, "end": 0.0}, "a": {"a": 0.3, "b": 0.25, "end": 0.45}, "b": {"a": 0.0, "b": 0.1, "end": 0.9}}
+NEXT = {
+    "start": {"a": 0.6, "b": 0.4, "end": 0.0},
+    "a": {"a": 0.3, "b": 0.25, "end": 0.45},
+    "b": {"a": 0.0, "b": 0.1, "end": 0.9},
+}
 
 
 def candidates() -> list[tuple[str, str, float, float]]:
