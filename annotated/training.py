@@ -28,8 +28,8 @@ from annotated.files import _check_fields, _Messages, atomic_write, fsync, read_
 from annotated.optimization import label_smoothed_loss, learning_rate, optimizer
 
 __all__ = [
-    "Recipe",
     "update",
+    "Recipe",
     "list_checkpoints",
     "save_checkpoint",
     "load_checkpoint",
@@ -38,6 +38,43 @@ __all__ = [
     "train",
     "average",
 ]
+
+
+def update(
+    model: nn.Module, adam: torch.optim.Optimizer, batches: Sequence[tuple[Tensor, Tensor]]
+) -> tuple[Tensor, int]:
+    """One update from one or several batches, each token counting the same (section 5.3).
+
+    Args:
+        model: its config gives pad and, if the loss is to be smoothed, eps_ls.
+        adam: the model's optimizer, its rate set.
+        batches: source (B, S) and target (B, T + 1), best on the CPU, which counts tokens.
+
+    Returns:
+        The loss in nats a token, on the model's device, so that nothing waits, and the
+        number of target tokens, without padding.
+
+    Raises:
+        FloatingPointError: on a CPU, if the loss is not finite; the weights then stay.
+    """
+    config: Any = model.config
+    pad = config.pad
+    eps_ls = getattr(config, "eps_ls", 0.0)  # the recurrent baseline smooths nothing
+    device = next(model.parameters()).device
+    tokens = sum(int((target[:, 1:] != pad).sum()) for _, target in batches)
+    total = torch.zeros((), device=device)
+    adam.zero_grad()
+    for batch in batches:
+        source, target = (ids.to(device, non_blocking=True) for ids in batch)
+        logits = model(source, target[:, :-1])  # (B, T, vocab)
+        # The divisor is the whole update's: a short batch must not weigh its tokens more.
+        loss = label_smoothed_loss(logits, target[:, 1:], eps_ls, pad, "sum") / tokens
+        loss.backward()
+        total = total + loss.detach()
+    if device.type == "cpu" and not total.isfinite():
+        raise FloatingPointError(f"the loss is {total:.3g}")
+    adam.step()
+    return total, tokens
 
 
 @dataclass(frozen=True)
@@ -79,43 +116,6 @@ class Recipe:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value < 1:
                 raise ValueError(f"{name} must lie in [0, 1), got {value!r}")
-
-
-def update(
-    model: nn.Module, adam: torch.optim.Optimizer, batches: Sequence[tuple[Tensor, Tensor]]
-) -> tuple[Tensor, int]:
-    """One update from one or several batches, each token counting the same (section 5.3).
-
-    Args:
-        model: its config gives pad and, if the loss is to be smoothed, eps_ls.
-        adam: the model's optimizer, its rate set.
-        batches: source (B, S) and target (B, T + 1), best on the CPU, which counts tokens.
-
-    Returns:
-        The loss in nats a token, on the model's device, so that nothing waits, and the
-        number of target tokens, without padding.
-
-    Raises:
-        FloatingPointError: on a CPU, if the loss is not finite; the weights then stay.
-    """
-    config: Any = model.config
-    pad = config.pad
-    eps_ls = getattr(config, "eps_ls", 0.0)  # the recurrent baseline smooths nothing
-    device = next(model.parameters()).device
-    tokens = sum(int((target[:, 1:] != pad).sum()) for _, target in batches)
-    total = torch.zeros((), device=device)
-    adam.zero_grad()
-    for batch in batches:
-        source, target = (ids.to(device, non_blocking=True) for ids in batch)
-        logits = model(source, target[:, :-1])  # (B, T, vocab)
-        # The divisor is the whole update's: a short batch must not weigh its tokens more.
-        loss = label_smoothed_loss(logits, target[:, 1:], eps_ls, pad, "sum") / tokens
-        loss.backward()
-        total = total + loss.detach()
-    if device.type == "cpu" and not total.isfinite():
-        raise FloatingPointError(f"the loss is {total:.3g}")
-    adam.step()
-    return total, tokens
 
 
 def _read_later(value):
@@ -194,6 +194,13 @@ def _disk_errors(folder):
         ) from error
 
 
+def _hashes(checkpoint, progress):
+    """The sha256 of the weights, of the optimizer's averages, and of the progress."""
+    names = ("model.safetensors", "adam.safetensors")
+    files = {name: sha256_of(checkpoint / name) for name in names}
+    return files | {"progress": sha256_of(json.dumps(progress).encode())}
+
+
 def save_checkpoint(
     folder: Path | str,
     model: nn.Module,
@@ -225,13 +232,6 @@ def save_checkpoint(
             noted = {**progress, "sha256": _hashes(fresh, progress)}
             (fresh / "progress.json").write_text(json.dumps(noted))
         _prune(folder, keep, every)
-
-
-def _hashes(checkpoint, progress):
-    """The sha256 of the weights, of the optimizer's averages, and of the progress."""
-    names = ("model.safetensors", "adam.safetensors")
-    files = {name: sha256_of(checkpoint / name) for name in names}
-    return files | {"progress": sha256_of(json.dumps(progress).encode())}
 
 
 @contextmanager
