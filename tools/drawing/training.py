@@ -36,8 +36,10 @@ def token_weights(c: Canvas) -> None:
     mean of the batches' means the one token of batch 1 has half of the bar, and each of the others an eighteenth. In
     the mean over tokens each has a tenth."""
     left, total = 8, 344
-    rows = ((30, "mean of the batches' means", [1 / 2] + [1 / 18] * 9, ("1/2", "1/18 each")),
-            (128, "mean over the tokens", [1 / 10] * 10, ("1/10", "1/10 each")))
+    rows = (
+        (30, "mean of the batches' means", [1 / 2] + [1 / 18] * 9, ("1/2", "1/18 each")),
+        (128, "mean over the tokens", [1 / 10] * 10, ("1/10", "1/10 each")),
+    )
     for y, title, shares, (first, others) in rows:
         c.text(left, y - 14, title, "strong", anchor="start")
         x = left
@@ -99,11 +101,10 @@ def killed_training(c: Canvas) -> None:
             x = left + cell * (step - 1)
             again = y == 220 and step > 8
             kind = "dark" if again else "block" if step in kept else "empty"
-            said = str(step) if step in kept or step in lost else ""
-            c.box(x, y, cell - 3, 24, said, kind=kind, face="small", round=3)
+            words = [str(step)] if step in kept or step in lost else ["×"] if step == 11 else []
+            c.box(x, y, cell - 3, 24, *words, kind=kind, face="small", round=3)
             if step % 4 == 0 and step in kept:
                 c.wire((x + 12, y + 42), (x + 12, y + 25))
-    c.text(left + 10 * cell + 12, 142, "×", "strong")
     c.text(352, 164, "logged, not saved", "small soft", anchor="end")
     c.text(left + 8 * cell, 276, "dark: made again", "small", anchor="start")
     c.text(8, 276, "arrows: checkpoints", "small", anchor="start")
