@@ -90,6 +90,16 @@
   let count = 0;
   const fresh = () => `explorer-${++count}`;
 
+  /** The control's `value` is a property of its input. */
+  function reflect(box, input, name) {
+    Object.defineProperty(box, "value", {
+      get: () => input[name],
+      set(x) {
+        input[name] = x;
+      },
+    });
+  }
+
   /** A range input with its label and its number: slider({ label, min, max, step, value, show, change }). */
   function slider({ label, min, max, step = 1, value, show = String, change = () => {} }) {
     const id = fresh();
@@ -138,7 +148,7 @@
     const input = el("input", { type: "checkbox", checked: value });
     input.addEventListener("change", () => change(input.checked));
     const box = el("label", { class: "control toggle" }, input, " ", label);
-    Object.defineProperty(box, "value", { get: () => input.checked, set: (x) => (input.checked = x) });
+    reflect(box, input, "checked");
     return box;
   }
 
@@ -150,7 +160,7 @@
     const input = el("input", { type: "text", id, value, maxlength: max, autocomplete: "off", spellcheck: "false" });
     input.addEventListener("input", () => change(input.value));
     const box = el("div", { class: "control field" }, el("label", { for: id }, label), input);
-    Object.defineProperty(box, "value", { get: () => input.value, set: (x) => (input.value = x) });
+    reflect(box, input, "value");
     return box;
   }
 
