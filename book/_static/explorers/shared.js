@@ -1,0 +1,227 @@
+// What two explorers need: the custom element around each, its controls, its drawing, and a little arithmetic.
+// A classic script without dependencies, so that a page works from a file as well as from a server.
+"use strict";
+
+(() => {
+  const SVG = "http://www.w3.org/2000/svg";
+
+  // ---- arithmetic: pure functions over arrays, compared with Python's in tests/test_explorers.py
+
+  const dot = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0);
+
+  /** exp(x_i) / sum_j exp(x_j), where only the keys that `mask` allows count; none allowed gives zeros. */
+  function softmax(scores, mask = null) {
+    const kept = scores.filter((_, i) => !mask || mask[i]);
+    const top = Math.max(...kept);
+    const powers = scores.map((x, i) => (!mask || mask[i] ? Math.exp(x - top) : 0));
+    const sum = powers.reduce((a, b) => a + b, 0);
+    return powers.map((x) => (sum > 0 ? x / sum : 0));
+  }
+
+  /** Rows of A against columns of B. */
+  const matmul = (A, B) => A.map((row) => B[0].map((_, j) => row.reduce((sum, x, k) => sum + x * B[k][j], 0)));
+
+  /** Numbers in [0, 1) that are the same on every machine for one seed. */
+  function random(seed) {
+    let state = seed >>> 0;
+    return () => {
+      state = (state + 0x6d2b79f5) >>> 0;
+      let t = Math.imul(state ^ (state >>> 15), state | 1);
+      t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
+      return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
+    };
+  }
+
+  /** A normal deviate of mean 0 and variance 1, by Box and Muller. */
+  const normal = (next) => Math.sqrt(-2 * Math.log(1 - next())) * Math.cos(2 * Math.PI * next());
+
+  const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
+
+  /** A number as people read it: so many digits after the point, a true minus, thousands apart. */
+  function words(x, digits = 2) {
+    const text = Math.abs(x).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+    return (x < 0 && Number(text.replaceAll(",", "")) !== 0 ? "\u2212" : "") + text;
+  }
+
+  // ---- the document
+
+  function fill(node, attributes, children) {
+    for (const [name, value] of Object.entries(attributes ?? {})) {
+      if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+      else if (value === true) node.setAttribute(name, "");
+      else if (value !== false && value != null) node.setAttribute(name, value);
+    }
+    node.append(...children.flat().filter((child) => child != null));
+    return node;
+  }
+
+  /** An element: el("p", { class: "note" }, "words", otherElement); `onclick` and its kin are listeners. */
+  const el = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+
+  /** The same for what stands inside an SVG. */
+  const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+
+  /** A drawing of the book's vocabulary (drawing.css has its classes), scaled to its column. */
+  function canvas(width, height, label, ...children) {
+    const role = label ? "img" : "group";
+    return svg("svg", { class: "drawing", viewBox: `0 0 ${width} ${height}`, role, "aria-label": label }, ...children);
+  }
+
+  /** The class of a weight from 0 to 1 in the map of all figures (w0 to w10), for `<rect class=...>`. */
+  const shade = (weight) => `w w${Math.round(clamp(weight, 0, 1) * 10)}`;
+
+  /** Call `draw` once before the next frame, however often it is asked for. */
+  function once(draw) {
+    let asked = false;
+    return () => {
+      if (asked) return;
+      asked = true;
+      requestAnimationFrame(() => {
+        asked = false;
+        draw();
+      });
+    };
+  }
+
+  const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+
+  // ---- controls: native inputs with their labels; each returns an element with `value`
+
+  let count = 0;
+  const fresh = () => `explorer-${++count}`;
+
+  /** A range input with its label and its number: slider({ label, min, max, step, value, show, change }). */
+  function slider({ label, min, max, step = 1, value, show = String, change = () => {} }) {
+    const id = fresh();
+    const output = el("output", { for: id }, show(value));
+    const input = el("input", { type: "range", id, min, max, step, value });
+    const told = () => {
+      output.textContent = show(input.valueAsNumber);
+      input.setAttribute("aria-valuetext", output.textContent);
+    };
+    input.addEventListener("input", () => {
+      told();
+      change(input.valueAsNumber);
+    });
+    told();
+    const box = el("div", { class: "control slider" }, el("label", { for: id }, label), input, output);
+    Object.defineProperty(box, "value", {
+      get: () => input.valueAsNumber,
+      set(x) {
+        input.value = x;
+        told();
+      },
+    });
+    return box;
+  }
+
+  /** Radio buttons: choice({ label, options: { value: "what is read" }, value, change }). */
+  function choice({ label, options, value, change = () => {} }) {
+    const name = fresh();
+    const inputs = Object.entries(options).map(([key, shown]) => {
+      const input = el("input", { type: "radio", name, value: key, checked: key === String(value) });
+      input.addEventListener("change", () => change(key));
+      return el("label", {}, input, " ", shown);
+    });
+    const box = el("fieldset", { class: "control choice" }, el("legend", {}, label), inputs);
+    Object.defineProperty(box, "value", {
+      get: () => box.querySelector("input:checked")?.value,
+      set(x) {
+        for (const input of box.querySelectorAll("input")) input.checked = input.value === String(x);
+      },
+    });
+    return box;
+  }
+
+  /** A checkbox: toggle({ label, value, change }). */
+  function toggle({ label, value = false, change = () => {} }) {
+    const input = el("input", { type: "checkbox", checked: value });
+    input.addEventListener("change", () => change(input.checked));
+    const box = el("label", { class: "control toggle" }, input, " ", label);
+    Object.defineProperty(box, "value", { get: () => input.checked, set: (x) => (input.checked = x) });
+    return box;
+  }
+
+  const button = (label, click) => el("button", { type: "button", class: "control", onclick: click }, label);
+
+  /** A line of text: field({ label, value, change, max }). */
+  function field({ label, value = "", change = () => {}, max = 200 }) {
+    const id = fresh();
+    const input = el("input", { type: "text", id, value, maxlength: max, autocomplete: "off", spellcheck: "false" });
+    input.addEventListener("input", () => change(input.value));
+    const box = el("div", { class: "control field" }, el("label", { for: id }, label), input);
+    Object.defineProperty(box, "value", { get: () => input.value, set: (x) => (input.value = x) });
+    return box;
+  }
+
+  /** A mark in a drawing that is dragged by pointer or moved by arrow keys: move(x, y) in the drawing's units. */
+  function drag(mark, { label, at, move, step = 5 }) {
+    const place = (event) => {
+      const matrix = mark.ownerSVGElement.getScreenCTM().inverse();
+      const { x, y } = new DOMPoint(event.clientX, event.clientY).matrixTransform(matrix);
+      move(x, y);
+    };
+    fill(mark, { tabindex: 0, role: "button", "aria-label": label, class: `${mark.getAttribute("class") ?? ""} handle` }, []);
+    mark.addEventListener("pointerdown", (event) => {
+      mark.setPointerCapture(event.pointerId);
+      event.preventDefault();
+      mark.focus();
+    });
+    mark.addEventListener("pointermove", (event) => {
+      if (mark.hasPointerCapture(event.pointerId)) place(event);
+    });
+    mark.addEventListener("keydown", (event) => {
+      const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+      if (!way) return;
+      event.preventDefault();
+      const [x, y] = at();
+      const far = event.shiftKey ? 4 * step : step;
+      move(x + far * way[0], y + far * way[1]);
+    });
+    return mark;
+  }
+
+  /** A table of numbers: table(["head", ...], [[cell, ...], ...]); the first cell of a row names it. */
+  function table(heads, rows) {
+    const head = el("tr", {}, heads.map((x) => el("th", { scope: "col" }, x)));
+    const body = rows.map(([first, ...rest]) =>
+      el("tr", {}, el("th", { scope: "row" }, first), rest.map((x) => el("td", {}, x))));
+    return el("div", { class: "numbers" }, el("table", {}, el("thead", {}, head), el("tbody", {}, body)));
+  }
+
+  // ---- the element
+
+  /**
+   * Define <annotated-NAME>: what it holds is its still, shown in print and wherever this script does not run.
+   *
+   * build(root, say) fills `root`; say(text) tells those who do not see the drawing what a change has done.
+   */
+  function explorer(name, title, build) {
+    class Explorer extends HTMLElement {
+      connectedCallback() {
+        if (this.querySelector(":scope > .explorer")) return;
+        const kept = el("div", { class: "still" });
+        kept.append(...this.childNodes);
+        const root = el("div", { class: "explorer", role: "group", "aria-label": title });
+        const live = el("p", { class: "told", "aria-live": "polite" });
+        try {
+          build(root, (text) => (live.textContent = text));
+        } catch (error) {
+          this.append(...kept.childNodes); // the still is better than half an explorer
+          throw error;
+        }
+        root.append(live);
+        this.append(kept, root);
+        this.classList.add("alive");
+      }
+    }
+    customElements.define(`annotated-${name}`, Explorer);
+  }
+
+  const shared = {
+    dot, softmax, matmul, random, normal, clamp, words, el, svg, canvas, shade, once, still,
+    slider, choice, toggle, button, field, drag, table, explorer,
+  };
+  globalThis.annotated = Object.assign(globalThis.annotated ?? {}, shared);
+  if (typeof module !== "undefined") module.exports = shared;
+})();
