@@ -92,7 +92,7 @@
         })),
       drawing,
       el("p", { class: "note" }, `Coloured: the target q, with ${TOKENS[RIGHT]} as the right word. Grey: the prediction p, the softmax of the logits.`),
-      el("div", { class: "row" }, el("div", { class: "logits" }, logits), numbers),
+      el("div", { class: "row" }, el("div", { class: "sliders" }, logits), numbers),
     );
     show();
   }
