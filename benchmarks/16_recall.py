@@ -2,8 +2,8 @@
 
     python benchmarks/16_recall.py [--networks ...] [--lengths 8 16 ...] [--seeds 0 1 2] [--out results/16-recall]
 
-Four facts, then n words that say nothing, then a question. A fact is a word that ties one of eight keys to one of
-eight values; the question names one of the four keys, and the last position must give its value: one in eight is
+Two facts, then n words that say nothing, then a question. A fact is a word that ties one of four keys to one of four
+values; the question names one of the two keys, and the last position must give its value: one in four is
 chance. Five networks of equally many weights (within two per cent): self-attention (chapter 7's encoder, two layers),
 a recurrent network (two layers of GRUs), the same with additive attention over its states, and convolutions of kernel
 three, four layers side by side with one another or as many dilated ones as reach over the sentence.
@@ -31,7 +31,7 @@ from annotated.embedding import positional_encoding
 from annotated.records import Record
 from annotated.transformer import TINY, Encoder
 
-KEYS, VALUES, FACTS, FILLING = 8, 8, 4, 64  # words: every fact, every filling word, every question
+KEYS, VALUES, FACTS, FILLING = 4, 4, 2, 64  # words: every fact, every filling word, every question
 WORDS = KEYS * VALUES + FILLING + KEYS
 RATES, TRIAL, BATCH, GOOD, LAST = (1e-3, 3e-3), 32, 32, 0.99, 50
 
