@@ -69,7 +69,7 @@ def test_what_is_lit_is_what_counts_and_what_is_clipped_stands_in_the_reference(
 
 
 def numbers(page):
-    return [row.split("\t") for row in page.locator(".numbers tbody tr").all_inner_texts()]
+    return [row.split("\t") for row in page.locator(".readings tbody tr").all_inner_texts()]
 
 
 @with_browser

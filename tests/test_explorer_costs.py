@@ -124,7 +124,7 @@ def test_at_a_ring_two_layers_cost_the_same():
 
 def rows(page):
     out = {}
-    for row in page.locator(".numbers tbody tr").all():
+    for row in page.locator(".readings tbody tr").all():
         name, *_ = row.locator(".layer").inner_text().split("\n")
         out[name] = row.locator("td").all_inner_texts()
     return out
@@ -155,7 +155,7 @@ def test_it_starts_with_base_and_follows_its_sliders(alive, width):  # noqa: F81
         assert operations(page) == {name: shown(count) for name, count in multiplications(**sizes).items()}
     assert "ring at n = 4d = 3,072" in page.locator(".layer").nth(1).inner_text()
     least = min(multiplications(**sizes).items(), key=lambda item: item[1])
-    assert page.locator(".numbers strong").all_inner_texts() == [shown(least[1])]
+    assert page.locator(".readings strong").all_inner_texts() == [shown(least[1])]
     assert page.locator(".told").inner_text().startswith(f"Fewest operations: {least[0]}, {shown(least[1])}")
     page.get_by_label("counted here").press("ArrowRight")  # to the other button
     assert operations(page)["self-attention"] == shown(96 * 96 * 768)

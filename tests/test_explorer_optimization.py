@@ -17,7 +17,7 @@ STEPS = PAPER["training"]["base_steps"]
 
 
 def rows(page):
-    return [row.split("\t") for row in page.locator(".numbers tbody tr").all_inner_texts()]
+    return [row.split("\t") for row in page.locator(".readings tbody tr").all_inner_texts()]
 
 
 def shown(x):

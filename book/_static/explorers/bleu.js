@@ -65,7 +65,7 @@
       field({ label: "output", value: START[1], change: () => show() }),
     ];
     const seen = el("div", { class: "bleu" });
-    const numbers = el("div", { class: "row" });
+    const numbers = el("div", { class: "controls" });
 
     function show() {
       const [reference, output] = fields.map((one) => cut(one.value));
@@ -99,8 +99,8 @@
       show();
     };
     root.append(
-      el("div", { class: "row" }, fields),
-      el("div", { class: "row" },
+      el("div", { class: "controls" }, fields),
+      el("div", { class: "controls" },
         el("span", {}, "Output:"),
         button("as at first", () => {
           fields.forEach((one, i) => (one.value = START[i]));

@@ -68,7 +68,7 @@
     }
 
     root.append(
-      el("div", { class: "row" }, width, warmup, reading, button("as in the paper", () => {
+      el("div", { class: "controls" }, width, warmup, reading, button("as in the paper", () => {
         width.value = WIDTHS.indexOf(PAPER.d_model);
         warmup.value = WARMUPS.indexOf(PAPER.warmup);
         show();

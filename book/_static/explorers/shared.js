@@ -247,7 +247,7 @@
     const head = el("tr", {}, heads.map((x) => el("th", { scope: "col" }, x)));
     const body = rows.map(([first, ...rest]) =>
       el("tr", {}, el("th", { scope: "row" }, first), rest.map((x) => el("td", {}, x))));
-    return el("div", { class: "numbers" }, el("table", {}, el("thead", {}, head), el("tbody", {}, body)));
+    return el("div", { class: "readings" }, el("table", {}, el("thead", {}, head), el("tbody", {}, body)));
   }
 
   // ---- the element

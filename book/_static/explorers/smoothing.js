@@ -84,7 +84,7 @@
     }
 
     root.append(
-      el("div", { class: "row" }, eps,
+      el("div", { class: "controls" }, eps,
         button("100 steps downhill", () => put(downhill(logits.map((one) => one.value), RIGHT, eps.value, 100))),
         button("as at first", () => {
           eps.value = START.eps;
@@ -92,7 +92,7 @@
         })),
       drawing,
       el("p", { class: "note" }, `Coloured: the target q, with ${TOKENS[RIGHT]} as the right word. Grey: the prediction p, the softmax of the logits.`),
-      el("div", { class: "row" }, el("div", { class: "sliders" }, logits), numbers),
+      el("div", { class: "controls" }, el("div", { class: "sliders" }, logits), numbers),
     );
     show();
   }
