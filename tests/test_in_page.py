@@ -487,7 +487,7 @@ def test_lines_that_the_appendix_quotes_stand_in_the_engine():
 
 # ---- in browsers
 
-@pytest.fixture(scope="module", params=["chromium", "firefox"])
+@pytest.fixture(scope="module", params=["chromium", pytest.param("firefox", marks=pytest.mark.firefox)])
 def browser(request):
     path, kind = browsers.BROWSERS[request.param]
     if path is None:
