@@ -1,8 +1,10 @@
 """Chapters 12, 15 and 16: what is counted, drawn and compared."""
 
 import json
+import math
 import random
 
+from annotated.comparison import multiplications
 from annotated.gpu import products
 from annotated.transformer import BASE, BIG
 
@@ -173,6 +175,43 @@ def four_layers(c: Canvas) -> None:
         c.dot(x, low, r=3.5)
     y = layers(low + 34, "convolutions, k = 3, dilated", "path 3", [(-1, 0, 1), (-2, 0, 2), (-4, 0, 4)], [0, 1, 3, 7])
     layers(y + 34, "restricted, r = 5", "path 4", [range(-2, 3)] * 4, [0, 2, 4, 6, 7])
+
+
+@drawing("layer-costs", 302, "What a layer costs, over the length of the sentence")
+def layer_costs(c: Canvas) -> None:
+    """The operations of five layers of width 512 over the length of the sentence, both on logarithmic axes. The line of
+    self-attention rises twice as steeply as the others. It begins below the recurrent layer and the convolutions and
+    crosses them at the rings, the recurrent layer last, at 2048 words. Restricted self-attention is the lowest almost
+    everywhere."""
+    d, k, r, first, last = 512, 3, 9, 1, 15
+    left, right, top, base, low, high = 40, 246, 26, 262, 3, 12.5
+    looks = {
+        "self-attention": ("wire o thick", "self-attention", 0), "recurrent": ("wire hand", "recurrent", -3),
+        "convolutional": ("wire", "convolution", 2), "convolutional (separable)": ("wire dash", "separable", 4),
+        "self-attention (restricted)": ("wire o dash", "restricted", 0),
+    }
+
+    def at(n: float, count: float) -> tuple[float, float]:
+        across = (math.log2(n) - first) / (last - first)
+        return left + (right - left) * across, base - (base - top) * (math.log10(count) - low) / (high - low)
+
+    c.text(8, 10, "operations", "small", anchor="start")
+    for power in (3, 6, 9, 12):
+        y = at(2, 10**power)[1]
+        c.line(f"M{left} {y:.2f}H{right}", "rule")
+        c.text(left - 6, y, f"10^{{{power}}}", "small", anchor="end")
+    for n in (2, 32, 512, 8192):
+        x = at(n, 1)[0]
+        c.line(f"M{x:.2f} {top}V{base}", "rule")
+        c.text(x, base + 14, str(n), "small")
+    c.text(right, base + 33, "words, n", "small", anchor="end")
+    for name, (kind, said, shift) in looks.items():
+        points = [at(2**i, multiplications(2**i, d, k, r)[name]) for i in range(first, last + 1)]
+        c.line("M" + "L".join(f"{x:.2f} {y:.2f}" for x, y in points), kind)
+        c.text(right + 8, points[-1][1] + shift, said, "small", anchor="start")
+    for n in (4 * d, k * d / 2, (k + d) / 2, 3 * (r // 2)):  # where the formulas are equal
+        x, y = at(n, 2 * n * n * d)
+        c.shape("circle", "ring", cx=x, cy=y, r=5)
 
 
 @drawing("window", 274, "Restricted self-attention in blocks")

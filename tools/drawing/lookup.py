@@ -4,7 +4,7 @@ import re
 
 import torch
 
-from .canvas import ROOT, Canvas, drawing
+from .canvas import ROOT, Canvas, drawing, n
 
 WORDS = "the dog sees the cat".split()
 
@@ -113,3 +113,46 @@ def recurrent_attention(c: Canvas) -> None:
     c.box(246, 194, 92, 30, "`W_C`, `W_O`", face="small")
     c.wire((292, 224), (292, 238))
     c.text(292, 248, "sieht")
+
+
+PLANE = {  # as the explorer of chapter 2 begins, book/_static/explorers/lookup.js
+    "q": [[1.6, 1.2]],
+    "k": [[2.0, 0.4], [0.2, 2.2], [-1.8, -1.0]],
+    "v": [[-2.0, -1.6], [0.2, 2.0], [2.2, -1.2]],
+}
+
+
+@drawing("lookup-plane", 206, "A lookup in the plane")
+def lookup_plane(c: Canvas) -> None:
+    """Two planes. At the left a query and three keys are arrows from the middle; the query points between the first
+    key and the second, and the third key points away from it. At the right three values are points; lines as thick
+    as the weights lead from them to the output, which lies between the first value and the second, nearer to the
+    first, and far from the third."""
+    side, unit = 170, 26
+    q, k, v = (torch.tensor(PLANE[name]) for name in "qkv")
+    weights = (q @ k.T / 2**0.5).softmax(-1)
+    middles = {"q": (side / 2, 20 + side / 2), "v": (362 - side / 2 - 4, 20 + side / 2)}
+    for kind, title in (("q", "query and keys"), ("v", "values and output")):
+        x, y = middles[kind]
+        c.text(x - side / 2, 8, title, anchor="start")
+        c.box(x - side / 2, y - side / 2, side, side)
+        c.line(f"M{x - side / 2} {y}h{side}M{x} {y - side / 2}v{side}", "rule")
+
+    def at(kind, point):
+        x, y = middles["v" if kind in "vo" else "q"]
+        return x + unit * point[0], y - unit * point[1]
+
+    for kind, points in (("k", k), ("q", q)):
+        for i, point in enumerate(points.tolist(), 1):
+            x, y = at(kind, point)
+            c.wire(middles["q"], (x, y), hue=kind)
+            c.text(x, y - 10 if point[1] > 0 else y + 11, "q" if kind == "q" else f"k_{{{i}}}", f"{kind} strong")
+    output = at("o", (weights @ v)[0].tolist())
+    for i, (point, weight) in enumerate(zip(v.tolist(), weights[0].tolist()), 1):
+        x, y = at("v", point)
+        thick = f"stroke-width:{n(0.5 + 7 * weight)}"
+        c.shape("path", "wire o", style=thick, d=f"M{n(x)} {n(y)}L{n(output[0])} {n(output[1])}")
+        c.dot(x, y, "v", 6)
+        c.text(x, y - 13 if point[1] > 0 else y + 15, f"v_{{{i}}}", "v strong")
+    c.dot(*output, "o", 6)
+    c.text(output[0] - 11, output[1] - 6, "output", "o strong", anchor="end")

@@ -1,0 +1,110 @@
+"""Chapter 2's explorers: their numbers are Python's, and a key press or a drag changes what it should."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from explore import alive, browser, node, with_browser, with_node  # noqa: F401
+
+from annotated.attention import attention_weights, masked_softmax, scaled_dot_product_attention
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
+
+
+@with_node
+def test_softmax_with_and_without_a_mask():
+    torch.manual_seed(0)
+    scores = 20 * torch.randn(7, 5, dtype=torch.float64)
+    mask = torch.rand(7, 5) < 0.6
+    mask[2] = False
+    found = node("shared", "x.scores.map((row, i) => [it.softmax(row), it.softmax(row, x.mask[i])])",
+                 {"scores": scores.tolist(), "mask": mask.tolist()})
+    torch.testing.assert_close(torch.tensor(found)[:, 0], scores.softmax(-1).float())
+    torch.testing.assert_close(torch.tensor(found)[:, 1], masked_softmax(scores, mask).float())
+
+
+@with_node
+def test_a_lookup_is_equation_1():
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(11, n, 3, dtype=torch.float64) for n in (1, 5, 5))
+    found = node("lookup", "x.q.map((q, i) => it.lookup(q[0], x.k[i], x.v[i], Math.sqrt(3)))",
+                 {"q": q.tolist(), "k": k.tolist(), "v": v.tolist()})
+    torch.testing.assert_close(torch.tensor([f["weights"] for f in found]), attention_weights(q, k)[:, 0].float())
+    torch.testing.assert_close(torch.tensor([f["output"] for f in found]), scaled_dot_product_attention(q, k, v)[:, 0].float())
+    torch.testing.assert_close(torch.tensor([f["products"] for f in found]), (q @ k.mT)[:, 0].float())
+
+
+@with_node
+def test_the_still_begins_as_the_explorer():
+    from drawing.lookup import PLANE
+
+    assert node("lookup", "it.START") == PLANE
+
+
+@with_node
+@pytest.mark.parametrize("d_k", [1, 64, 1024])
+def test_products_spread_as_the_root_of_the_width(d_k):
+    rows = torch.tensor(node("spread", f"(() => {{ const next = shared.random(5); return Array.from({{ length: 200 }}, () => it.products({d_k}, next)); }})()"))
+    assert rows.shape == (200, 8)
+    torch.testing.assert_close(rows.std(), torch.tensor(float(d_k) ** 0.5), rtol=0.1, atol=0)
+    assert rows.mean().abs() < 0.1 * d_k**0.5
+
+
+@with_node
+def test_the_summary_is_torchs():
+    torch.manual_seed(0)
+    rows = 3 * torch.randn(13, 8, dtype=torch.float64)
+    found = node("spread", "it.summary(x)", rows.tolist())
+    weights = rows.softmax(-1)
+    slope = torch.stack([torch.autograd.functional.jacobian(lambda s: s.softmax(-1), row).trace() for row in rows]).mean()
+    assert found == pytest.approx({"spread": rows.square().mean().sqrt().item(), "largest": weights.amax(-1).mean().item(),
+                                   "slope": slope.item()})
+
+
+def cells(page):
+    return page.eval_on_selector_all(".numbers tbody tr", "rows => rows.map(r => [...r.children].map(c => c.textContent))")
+
+
+@with_browser
+@pytest.mark.parametrize("width", [1280, 360])
+def test_a_query_is_moved_by_key_and_by_hand(alive, width):  # noqa: F811
+    from drawing.lookup import PLANE
+
+    page = alive("lookup", width)
+    q, k = (torch.tensor(PLANE[name]) for name in "qk")
+    assert [row[3] for row in cells(page)] == [f"{w:.2f}" for w in attention_weights(q, k)[0]]
+    handle = page.get_by_role("button", name="query q")
+    handle.focus()
+    for _ in range(20):
+        page.keyboard.press("ArrowLeft")
+    page.wait_for_timeout(100)
+    q[0, 0] -= 100 / 26
+    assert [row[3] for row in cells(page)] == [f"{w:.2f}" for w in attention_weights(q.clamp(-3, 3), k)[0]]
+    before = cells(page)
+    box = handle.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2 + 60, box["y"] + box["height"] / 2 + 10, steps=4)
+    page.mouse.up()
+    page.wait_for_timeout(100)
+    assert cells(page) != before
+    page.get_by_label("not divided").check()
+    page.wait_for_timeout(100)
+    assert all(row[1] == row[2] for row in cells(page))
+
+
+@with_browser
+@pytest.mark.parametrize("width", [1280, 360])
+def test_the_root_keeps_the_spread(alive, width):  # noqa: F811
+    page = alive("spread", width)
+    page.get_by_role("slider", name="d_k").focus()
+    page.keyboard.press("End")
+    page.wait_for_timeout(300)
+    (_, plain, divided), (_, sharp, soft), _ = cells(page)
+    assert 25 < float(plain) < 40 and 0.8 < float(divided) < 1.2
+    assert float(sharp) > 0.9 > 0.6 > float(soft)
+    before = cells(page)
+    page.get_by_role("button", name="Draw again").click()
+    page.wait_for_timeout(300)
+    assert cells(page) != before
