@@ -43,9 +43,16 @@ def test_the_rate_is_the_packages_and_starts_with_the_papers_settings():
 
 
 @with_node
-def test_a_number_of_any_size_reads_as_pythons():
+def test_numbers_are_rounded_as_python_rounds():
     chance = random.Random(0)
-    asked = [chance.uniform(1, 10) * 10.0 ** chance.randrange(-12, 20) for _ in range(300)]
+    asked = [chance.uniform(-10, 10) * 10.0 ** chance.randrange(-8, 12) for _ in range(500)]
+    asked += [round(chance.uniform(-99, 99), 3) for _ in range(2000)]  # many end in 5, and no double is exactly that
+    asked += [chance.randrange(-9999, 9999) / 16 for _ in range(500)] + [15.25, 0.5, 1.5, 1.015, -0.001, 0, 1e15]  # ties
+    for digits in range(4):
+        wanted = [f"{x:,.{digits}f}" for x in asked]
+        wanted = [text.replace("-", "−" if float(text.replace(",", "")) else "") for text in wanted]
+        assert node("rate", f"x.map((n) => shared.words(n, {digits}))", asked) == wanted
+    asked = [abs(x) for x in asked] + [1_125_000, 10.0**20 / 3, 9.995, 1e-12]
     assert node("rate", "x.map((n) => shared.scientific(n))", asked) == [shown(x) for x in asked]
 
 

@@ -37,15 +37,22 @@
 
   const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
 
+  /** What write(digits) gives, toFixed or toExponential, but of two equally near numbers the even one, as in Python. */
+  function rounded(write, digits) {
+    const tie = /^(.*?)\.?50{29}(e.*)?$/.exec(write(digits + 30));
+    return tie && "02468".includes(tie[1].at(-1)) ? tie[1] + (tie[2] ?? "") : write(digits);
+  }
+
   /** A number as people read it: so many digits after the point, a true minus, thousands apart. */
   function words(x, digits = 2) {
-    const text = Math.abs(x).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
-    return (x < 0 && Number(text.replaceAll(",", "")) !== 0 ? "\u2212" : "") + text;
+    const text = rounded((places) => Math.abs(x).toFixed(places), digits);
+    const [whole, ...rest] = text.split(".");
+    return (x < 0 && Number(text) !== 0 ? "\u2212" : "") + [whole.replace(/\B(?=(\d{3})+$)/g, ","), ...rest].join(".");
   }
 
   /** A number of any size, in three digits: 6.99 · 10⁻⁴ */
   function scientific(x, digits = 2) {
-    const [front, power] = x.toExponential(digits).split("e");
+    const [front, power] = rounded((places) => x.toExponential(places), digits).split("e");
     const raised = [...String(Number(power))].map((sign) => (sign === "-" ? "\u207b" : "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"[sign]));
     return `${front} \u00b7 10${raised.join("")}`;
   }
