@@ -1,0 +1,600 @@
+"""The engine of the page computes what Python computes, with the same rounded weights: in node, Chromium and Firefox.
+
+The book's two small models are exported as the page has them; the reference is the plain model with `annotated.page.rounded`.
+"""
+
+import base64
+import functools
+import json
+import os
+import random
+import re
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import browsers
+import numpy as np
+import pytest
+import torch
+from browsers import CHROMIUM, FIREFOX, NODE, node, served
+from safetensors.torch import load_file, save_file
+
+from annotated import load
+from annotated.data import Subwords, Words
+from annotated.decoding import Translator, cannot_improve, hypotheses, length_penalty, save
+from annotated.figures import attention_maps, without_head
+from annotated.grammar import grammar_corpus
+from annotated.page import round_rows, rounded, to_page
+from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
+from annotated.transformer import TINY, Transformer
+
+ROOT = Path(__file__).resolve().parent.parent
+ENGINE = ROOT / "book/_static/explorers/engine.js"
+MODELS = ("tatoeba-cpu", "grammar-tiny")
+EVERYDAY = [
+    "Can you tell me what you saw yesterday?", "My brother works in a hospital.", "Dogs bark.", "Tom isn't here.",
+    "I don't know what to say.", "She has never been to Germany before.", "How much does it cost?", "Happy birthday!",
+    "When did she get married?", "Artificial intelligence changes the world.", "Please close the window, it is cold.",
+    "The quick brown fox jumps over the lazy dog.",
+]
+
+with_node = pytest.mark.skipif(NODE is None, reason="no node here to run the page's engine with")
+
+
+@functools.cache
+def exported() -> Path:
+    "A folder as the site has it: the engine, and the scripts of both models beside it."
+    import atexit
+    import tempfile
+
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    path = Path(folder.name)
+    (path / "models").mkdir()
+    shutil.copy(ENGINE, path / "engine.js")
+    for name in MODELS:
+        to_page(ROOT / "results" / name, path / "models" / f"{name}.js")
+    (path / "page.html").write_text('<!doctype html><meta charset="utf-8"><title>Test</title><script src="engine.js"></script>')
+    return path
+
+
+@functools.cache
+def reference(name: str) -> Translator:
+    translator = load(ROOT / "results" / name)
+    return Translator(rounded(translator.model).eval(), translator.vocabulary)
+
+
+def in_node(body: str, given=None, name="tatoeba-cpu", script=None):
+    "Run body, in which `model` is the engine's own object, not in a worker."
+    script = script or exported() / "models" / f"{name}.js"
+    start = f"const model = new engine.Transformer(annotated.weights[{json.dumps(Path(script).stem)}]);\n"
+    return node(start + body, [ENGINE, script], given)
+
+
+def contents(script: Path) -> dict:
+    "What a script of weights holds."
+    text = script.read_text(encoding="utf-8")
+    return json.loads(re.fullmatch(r'\(\(globalThis\.annotated \?\?= \{\}\)\.weights \?\?= \{\}\)\["[^"]+"\] = (\{.*\});\n', text)[1])
+
+
+# ---- text and identifiers
+
+SPACES = "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u2003\u200a\u2028\u2029\u202f\u205f\u3000"
+NOT_SPACES = "\ufeff\u200b\u2060\x00\x1b\x7f"
+LETTERS = "aaabcdeeefghiijklmnooprsttuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZäöüßÄÖÜéñ0123456789.,?!'\"-–„“()"
+STRANGE = "\u2581\u2581ﬁ€中文字😀👩\u200d👩\u0301\ue000\ufffd\ud800\udbff\udc00\udfff"
+
+
+def noise(count, seed=0):
+    draw = random.Random(seed)
+    alphabets = [LETTERS, LETTERS + SPACES, LETTERS + STRANGE + NOT_SPACES, SPACES + NOT_SPACES + STRANGE]
+    return ["".join(draw.choices(draw.choice(alphabets), k=draw.randint(0, 40))) for _ in range(count)]
+
+
+def sentences():
+    lines = (ROOT / "results/tatoeba-cpu/outputs.txt").read_text(encoding="utf-8").splitlines()
+    corpus = grammar_corpus(train=0, validation=0, test=300).test
+    return [*EVERYDAY, *lines, *(text for pair in corpus for text in pair)]
+
+
+@with_node
+@pytest.mark.parametrize("name", MODELS)
+def test_segmentation_and_decoding_are_those_of_python(name):
+    """Real sentences and noise: white space of all kinds, byte-order marks, half surrogate pairs, U+2581, emoji."""
+    translator = reference(name)
+    translator.longest = 10**6
+    texts = sentences() + noise(4000)
+    draw = random.Random(1)
+    size = len(translator.vocabulary)
+    some = [[draw.randrange(size) if draw.random() < 0.6 else draw.randrange(min(260, size)) for _ in range(draw.randint(0, 12))] for _ in range(3000)]
+    body = """
+    const ids = given.texts.map((text) => { const found = engine.clean(text); return found ? model.vocabulary.encode(found) : []; });
+    return { ids, texts: ids.map((line) => model.vocabulary.decode(line)), decoded: given.some.map((line) => model.vocabulary.decode(line)) };"""
+    found = in_node(body, {"texts": texts, "some": some}, name)
+    wanted = [[i for piece in translator.cut(text) for i in piece] for text in texts]
+    translator.longest = 200
+    assert sum(map(len, wanted)) > 40_000
+    decode = translator.vocabulary.decode
+    for got, ids, text, back in zip(found["ids"], wanted, texts, found["texts"], strict=True):
+        assert got == ids, repr(text)
+        assert back == decode(ids), repr(text)
+    assert found["decoded"] == [decode(ids) for ids in some]
+
+
+@with_node
+def test_a_pair_of_surrogates_is_one_letter_and_a_half_is_replaced():
+    found = in_node("return given.map((text) => engine.clean(text));", ["a \ud800 b", "\ud83d\ude00", "\ude00\ud83d"])
+    assert found == ["a \ufffd b", "😀", "\ufffd\ufffd"]
+
+
+# ---- numbers
+
+def inside(model, source, target):
+    "What modules of a model gave, by the names of the engine's trace."
+    seen = {}
+    hooks = []
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+
+        def keep(name, module, inputs, output):
+            seen[name] = output[0]
+
+        if kind in ("MultiHeadAttention", "FeedForward", "AddNorm", "PreNorm", "Encoder", "Decoder"):
+            hooks.append(module.register_forward_hook(partial(keep, name)))
+        elif re.search(r"attention\.W_[QKV]$", name):
+            hooks.append(module.register_forward_hook(partial(keep, name.replace(".W_", "."))))
+    with torch.inference_mode():
+        seen["logits"] = model(source, target)[0]
+    for hook in hooks:
+        hook.remove()
+    seen = {name.removesuffix(".attention"): value for name, value in seen.items()}
+    maps = attention_maps(model, source, target)
+    for kind, (stack, module) in {"encoder": ("encoder", "self"), "decoder": ("decoder", "self"), "cross": ("decoder", "cross")}.items():
+        for n, layer in enumerate(maps[kind]):
+            seen[f"{stack}.layers.{n}.{module}_attention.weights"] = layer[0]
+    return seen
+
+
+def compare(model, script, texts, encode):
+    "Every module's values in a trace of the page against Python's, over these texts; how many numbers and names there were."
+    body = """
+    const out = [];
+    for (const text of given) {
+      const { source, target, values } = await engine.trace(model, text);
+      const plain = Object.entries(values).map(([name, { shape, values }]) => [name, { shape, values: Buffer.from(values.buffer, values.byteOffset, values.byteLength).toString("base64") }]);
+      out.push({ source, target, values: Object.fromEntries(plain) });
+    }
+    return out;"""
+    numbers, names = 0, set()
+    for text, found in zip(texts, in_node(body, texts, script=script), strict=True):
+        assert found["source"] == encode(text)
+        shifted = [model.config.bos, *found["target"][:-1]]
+        wanted = inside(model, torch.tensor([found["source"]]), torch.tensor([shifted]))
+        for name, value in wanted.items():
+            there = found["values"][name]
+            got = torch.from_numpy(np.frombuffer(base64.b64decode(there["values"]), np.float32).copy()).reshape(there["shape"])
+            limit = 1e-5 if name.endswith("weights") else 1e-4
+            torch.testing.assert_close(got.flatten(), value.flatten().float(), rtol=0, atol=limit, msg=lambda m, name=name: f"{name}: {m}")
+            numbers += value.numel()
+        names |= set(wanted)
+    return numbers, names
+
+
+@with_node
+@pytest.mark.parametrize("name", MODELS)
+def test_every_module_gives_what_it_gives_in_python(name):
+    """Logits to 1e-4, attention to 1e-5, all layers, heads and positions."""
+    translator = reference(name)
+    texts = EVERYDAY if name == "tatoeba-cpu" else [source for source, _ in grammar_corpus(train=0, validation=0, test=12).test]
+    numbers, names = compare(translator.model, exported() / "models" / f"{name}.js", texts, translator.vocabulary.encode)
+    assert numbers > 100_000
+    N = translator.model.config.N
+    assert len(names) == N * 8 + N * 14 + 3  # Q, K, V, weights and output of each attention, norms, feed-forward; stacks, logits
+
+
+VARIANTS = {
+    "as in the paper": {},
+    "pre-norm": {"norm": "pre"},
+    "pre-norm without a last one": {"norm": "pre", "final_norm": False},
+    "a last norm": {"final_norm": True},
+    "unequal depths": {"N": 1, "N_decoder": 3},
+    "heads of other widths": {"d_k": 5, "d_v": 7},
+    "biases": {"bias": True, "output_bias": True},
+    "swish": {"activation": "swish"},
+    "half sines": {"positions": "halves"},
+    "learned positions": {"positions": "learned", "max_positions": 31},
+    "two vocabularies": {"source_vocab": 41},
+    "an eps that matters": {"eps_norm": 0.1},
+}
+SMALL = replace(TINY, N=2, d_model=22, d_ff=13, h=2, vocab=41)
+
+
+def folder_of(tmp_path, name="small", **fields):
+    "A model folder with random weights, biases among them, and a vocabulary of words."
+    torch.manual_seed(0)
+    model = Transformer(replace(SMALL, **fields)).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.dim() == 1:
+                p += 0.3 * torch.randn_like(p)
+    words = Words([f"w{i}" for i in range(37)])
+    save(tmp_path / name, model, words)
+    return tmp_path / name, model, words
+
+
+@with_node
+@pytest.mark.parametrize("name", VARIANTS)
+def test_other_configurations_compute_the_same(name, tmp_path):
+    folder, model, words = folder_of(tmp_path, **VARIANTS[name])
+    to_page(folder, tmp_path / "small.js")
+    numbers, _ = compare(rounded(model).eval(), tmp_path / "small.js", ["w1 w2 w3 w4 w5", "w36", "w3 w3 w0 nothing ."], words.encode)
+    assert numbers > 3000
+
+
+# ---- outputs
+
+BODY = """
+const out = [];
+for (const text of given.texts) {
+  const { text: said, ids, score } = await engine.translate(model, text, given.options);
+  out.push([said, ids, score]);
+}
+return out;"""
+
+
+def wanted_of(translator, texts, beam, alpha=0.6):
+    "(text, ids, score) of each text, with the plain model."
+    penalty = partial(length_penalty, alpha=alpha)
+    found = []
+    for first in range(0, len(texts), 50):
+        cut = [translator.cut(text)[0] for text in texts[first : first + 50]]
+        longest = max(map(len, cut))
+        source = torch.tensor([ids + [0] * (longest - len(ids)) for ids in cut])
+        best = [pool[0] for pool in hypotheses(translator.model, source, beam, penalty, stop=cannot_improve)]
+        found += [(translator.vocabulary.decode(ids), ids, score) for ids, score in best]
+    return found
+
+
+def same_outputs(found, wanted):
+    for (text, ids, score), (said, written, worth) in zip(found, wanted, strict=True):
+        assert (text, ids) == (said, written)
+        assert score == pytest.approx(worth, abs=1e-4)
+
+
+@with_node
+@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize("name, count", [("grammar-tiny", 500), ("tatoeba-cpu", 60)])
+def test_greedy_and_beam_search_write_what_python_writes(name, count, beam):
+    texts = [source for source, _ in grammar_corpus(train=0, validation=0, test=count).test]
+    texts = [*EVERYDAY, *texts][:count] if name == "tatoeba-cpu" else texts
+    found = in_node(BODY, {"texts": texts, "options": {"beam": beam}}, name)
+    same_outputs(found, wanted_of(reference(name), texts, beam))
+    assert len({text for text, _, _ in found}) > count / 2
+
+
+@with_node
+@pytest.mark.needs_data
+def test_500_sentences_of_tatoeba():
+    if not os.environ.get("ANNOTATED_DATA"):
+        pytest.skip("ANNOTATED_DATA names no folder with real data")
+    from annotated.corpora import load_corpus
+
+    texts = [source for source, _ in load_corpus("tatoeba-en-de").test[::6]][:500]
+    found = in_node(BODY, {"texts": texts, "options": {"beam": 4}})
+    same_outputs(found, wanted_of(reference("tatoeba-cpu"), texts, 4))
+
+
+@with_node
+@pytest.mark.parametrize("options", [{"beam": 2, "alpha": 0}, {"beam": 8, "alpha": 1.5}, {"beam": 3, "maxLen": 4}])
+def test_width_penalty_and_limit_mean_the_same(options):
+    translator = reference("tatoeba-cpu")
+    found = in_node(BODY, {"texts": EVERYDAY, "options": options})
+    for (text, ids, score), line in zip(found, EVERYDAY, strict=True):
+        source = torch.tensor(translator.cut(line))
+        penalty = partial(length_penalty, alpha=options.get("alpha", 0.6))
+        best, worth = hypotheses(translator.model, source, options["beam"], penalty, options.get("maxLen"), stop=cannot_improve)[0][0]
+        assert ids == best and text == translator.vocabulary.decode(best)
+        assert score == pytest.approx(worth, abs=1e-4)
+
+
+@with_node
+def test_the_attention_of_an_answer_is_that_of_its_own_pass():
+    """What a cached search collects step by step is what the model gives when it reads the whole output at once."""
+    translator = reference("tatoeba-cpu")
+    body = """
+    const { ids, source, attention } = await engine.translate(model, given);
+    return { ids, source, attention: JSON.parse(JSON.stringify(attention, (_, v) => ArrayBuffer.isView(v) ? [...v] : v)) };"""
+    for line in EVERYDAY[:5]:
+        found = in_node(body, line)
+        maps = attention_maps(translator.model, torch.tensor([found["source"]]), torch.tensor([[1, *found["ids"][:-1]]]))
+        for kind, weights in maps.items():
+            torch.testing.assert_close(torch.tensor(found["attention"][kind]), weights[:, 0], rtol=0, atol=1e-5)
+
+
+@with_node
+def test_steps_tell_the_search():
+    """Each hypothesis continues its parent by a candidate that was kept; log-probabilities add up."""
+    steps = in_node("return (await engine.translate(model, given)).steps;", EVERYDAY[0])
+    before = [{"ids": [], "logP": 0.0, "score": None}]
+    for step in steps:
+        assert len(step["hypotheses"]) <= 4
+        kept = [c for c in step["candidates"] if c["kept"]]
+        for place, one in enumerate(step["hypotheses"]):
+            parent = before[one["parent"]]
+            if parent["score"] is not None:
+                assert one["ids"] == parent["ids"] and one["score"] == parent["score"]
+                continue
+            assert one["ids"][:-1] == parent["ids"], place
+            (by,) = [c for c in kept if c["parent"] == one["parent"] and c["id"] == one["ids"][-1]]
+            assert one["logP"] == pytest.approx(by["logP"])
+            assert parent["logP"] + np.log(by["p"]) == pytest.approx(by["logP"], abs=1e-9)
+        before = step["hypotheses"]
+    finished = [one["score"] for one in before if one["score"] is not None]
+    assert steps[-1] and max(finished) == in_node("return (await engine.translate(model, given)).score;", EVERYDAY[0])
+
+
+HEADS = [[["cross", 1, 2]], [["encoder", 0, 0], ["encoder", 0, 1]], [["decoder", 1, 3]], [["cross", 0, i] for i in range(4)]]
+
+
+@with_node
+@pytest.mark.parametrize("without", HEADS, ids=str)
+def test_a_head_that_is_off_contributes_nothing(without):
+    from contextlib import ExitStack
+
+    translator = reference("tatoeba-cpu")
+    texts = EVERYDAY[:6]
+    found = in_node(BODY, {"texts": texts, "options": {"beam": 1, "without": without}})
+    with ExitStack() as stack:
+        for place in without:
+            stack.enter_context(without_head(translator.model, *place))
+        same_outputs(found, wanted_of(translator, texts, 1))
+    whole = in_node(BODY, {"texts": texts, "options": {"beam": 1}})
+    assert [score for *_, score in whole] != [score for *_, score in found]
+
+
+# ---- what is written
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_exported_bytes_are_the_committed_weights(name):
+    file = contents(exported() / "models" / f"{name}.js")
+    content = base64.b64decode(file["data"])
+    stored = load_file(ROOT / "results" / name / "model.safetensors")
+    twin = dict(reference(name).model.named_parameters())
+    assert len(file["tensors"]) == len(twin)
+    for entry in file["tensors"]:
+        n, *m = entry["shape"]
+        start = entry["at"]
+        W = stored[entry["name"]].float()
+        if not m:
+            assert np.array_equal(np.frombuffer(content, "<f4", n, start), W)
+            continue
+        scales = np.frombuffer(content, "<f4", n, start)
+        whole = np.frombuffer(content, np.int8, n * m[0], start + 4 * n).reshape(n, -1)
+        assert np.abs(whole).max(1).tolist() == [127] * n
+        back = torch.from_numpy(whole * scales[:, None])
+        assert ((back - W).abs() <= 0.501 * torch.from_numpy(scales)[:, None]).all()
+        assert torch.equal(back, twin[entry["name"]])
+    assert file["pieces"][0] == {"tatoeba-cpu": "ch", "grammar-tiny": ","}[name]
+    assert file["about"] == (ROOT / "results" / name / "README.md").read_text()
+
+
+def test_the_same_folder_gives_the_same_script(tmp_path):
+    to_page(ROOT / "results/grammar-tiny", tmp_path / "grammar-tiny.js")
+    assert (tmp_path / "grammar-tiny.js").read_bytes() == (exported() / "models/grammar-tiny.js").read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["grammar-tiny.js"]
+
+
+def test_the_script_is_small_enough_for_a_page():
+    assert (exported() / "models/tatoeba-cpu.js").stat().st_size < 8e6
+
+
+def test_rows_of_zeros_and_of_one_size():
+    scales, whole = round_rows(torch.tensor([[0.0, 0.0], [-2.0, 1.0]]))
+    assert whole.tolist() == [[0, 0], [-127, 64]] and scales.tolist() == pytest.approx([1, 2 / 127])
+
+
+def damaged(tmp_path, name="damaged", value=float("nan"), **fields):
+    folder, *_ = folder_of(tmp_path, name, **fields)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["encoder.layers.0.feed_forward.W_1.bias"][0] = value
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def with_subwords(tmp_path, **options):
+    lines = [text for pair in grammar_corpus(train=200, validation=0, test=0).train for text in pair]
+    subwords = Subwords.train(lines, 330, **options)
+    save(tmp_path / "subwords", Transformer(replace(SMALL, vocab=330)), subwords)
+    return tmp_path / "subwords"
+
+
+def recurrent(tmp_path):
+    words = Words(["a"])
+    save(tmp_path / "old", RecurrentSeq2Seq(RecurrentConfig(vocab=5, d_embed=4, d_hidden=4)), words)
+    return tmp_path / "old"
+
+
+REFUSED = {
+    "gelu": (partial(folder_of, activation="gelu"), "activations relu and swish, got gelu"),
+    "damaged": (damaged, "W_1.bias holds numbers that are not finite"),
+    "no model": (lambda path: path, "is not a model folder"),
+    "unigram": (partial(with_subwords, model_type="unigram"), "in the order of their merges"),
+    "normaliser": (partial(with_subwords, normalization_rule_name="nfkc"), "text left as it is"),
+    "over spaces": (partial(with_subwords, split_by_whitespace=False), "word marks at the beginning only"),
+    "recurrent": (recurrent, "runs a Transformer, got a RecurrentSeq2Seq"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_engine_lacks_is_refused_in_one_line(name, tmp_path):
+    make, message = REFUSED[name]
+    made = make(tmp_path)
+    folder = made[0] if isinstance(made, tuple) else made
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        to_page(folder, tmp_path / "x.js")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "x.js").exists()
+
+
+def test_a_script_ends_in_js(tmp_path):
+    with pytest.raises(ValueError, match="must be a file NAME.js, got"):
+        to_page(ROOT / "results/grammar-tiny", tmp_path / "x.json")
+
+
+@with_node
+def test_subwords_of_ones_own_are_segmented_alike(tmp_path):
+    """A small vocabulary that `Subwords.train` has made, in which most words are cut."""
+    folder = with_subwords(tmp_path)
+    to_page(folder, tmp_path / "own.js")
+    texts = [text for text in sentences() + noise(1500, 7) if text.strip()]
+    found = in_node("return given.map((text) => { const one = engine.clean(text); return one ? model.vocabulary.encode(one) : []; });", texts, script=tmp_path / "own.js")
+    translator = load(folder)
+    translator.longest = 10**6
+    assert found == [[i for piece in translator.cut(text) for i in piece] for text in texts]
+
+
+WRONG = [
+    ("{ beam: 0 }", "beam must be a whole number, 1 or more"),
+    ("{ beam: 1.5 }", "beam must be a whole number"),
+    ("{ beam: 1000 }", "beam must be 100 at most"),
+    ("{ alpha: NaN }", "alpha must lie in -10..10"),
+    ("{ maxLen: '3' }", "maxLen must be a whole number"),
+    ("{ without: [['cross', 2, 0]] }", "there is no head 0 in layer 2 of cross"),
+    ("{ without: [['cross', 0, 4]] }", "there is no head 4 in layer 0 of cross"),
+    ("{ without: [['memory', 0, 0]] }", "there is no head 0 in layer 0 of memory"),
+]
+
+
+@with_node
+@pytest.mark.parametrize("options, message", WRONG)
+def test_wrong_options_are_refused(options, message):
+    said = in_node(f"try {{ await engine.translate(model, 'Dogs bark.', {options}); }} catch (error) {{ return error.message; }}")
+    assert message in said
+
+
+# ---- in browsers
+
+@pytest.fixture(scope="module", params=["chromium", "firefox"])
+def browser(request):
+    path, kind = browsers.BROWSERS[request.param]
+    if path is None:
+        pytest.skip(f"no {request.param} here")
+    if request.param == "chromium" and not browsers.has_playwright():
+        pytest.skip("playwright is not installed")
+    found = kind()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def places():
+    "The addresses of the page: as a file, and from a server."
+    with served(exported()) as address:
+        yield {"file": (exported() / "page.html").as_uri(), "http": f"{address}/page.html"}
+
+
+TRANSLATE = """
+const model = await annotated.load("tatoeba-cpu");
+const out = [];
+for (const text of given) { const { text: said, ids, score } = await model.translate(text, { beam: 4 }); out.push([said, ids, score]); }
+return out;"""
+
+
+@pytest.mark.parametrize("place", ["file", "http"])
+def test_a_page_translates_as_python_does_and_asks_nobody(browser, places, place):
+    browser.open(places[place])
+    before = browser.asked()
+    assert not [address for address in before if "models/" in address], "weights are read before they are wanted"
+    same_outputs(browser.run(TRANSLATE, EVERYDAY), wanted_of(reference("tatoeba-cpu"), EVERYDAY, 4))
+    own = places[place].rsplit("/", 1)[0]
+    assert not [address for address in browser.asked() if not address.startswith((own, "blob:", "data:"))]
+
+
+def test_a_page_without_workers_or_base64_translates_too(browser, places):
+    browser.open(places["file"])
+    browser.run("window.Worker = undefined; delete Uint8Array.fromBase64;")
+    same_outputs(browser.run(TRANSLATE, EVERYDAY[:2]), wanted_of(reference("tatoeba-cpu"), EVERYDAY[:2], 4))
+
+
+def test_a_worker_that_cannot_start_is_replaced(browser, places):
+    browser.open(places["file"])
+    browser.run("window.Worker = class { constructor() { setTimeout(() => this.onerror(new Event('error'))); } };")
+    same_outputs(browser.run(TRANSLATE, EVERYDAY[:1]), wanted_of(reference("tatoeba-cpu"), EVERYDAY[:1], 4))
+
+
+def test_two_explorers_share_a_model_and_a_missing_one_is_said(browser, places):
+    browser.open(places["file"])
+    assert browser.run("return await annotated.load('grammar-tiny') === await annotated.load('grammar-tiny');")
+    assert browser.run("try { await annotated.load('no-model'); } catch (error) { return error.message.split(' ')[0]; }") == "no"
+    assert browser.run("return Object.keys(annotated).sort();") == ["load", "weights"]
+
+
+def test_empty_long_and_foreign_input(browser, places):
+    browser.open(places["file"])
+    given = ["", " \n\u3000", "x" * 300, "word " * 30_000, "中文字 😀 \ud800", "a" * 500_000]
+    body = """
+    const model = await annotated.load("grammar-tiny"), out = [];
+    for (const text of given) {
+      const { text: said, source, cut, steps } = await model.translate(text, { beam: 1, maxLen: 20, longest: 40 });
+      out.push([typeof said, said, source.length, cut, steps.length]);
+    }
+    return out;"""
+    empty, space, letters, words, foreign, one = browser.run(body, given)
+    assert empty == space == ["string", "", 0, 0, 0]
+    assert words[2] == 41 and words[3] > 100 and words[4] <= 20
+    assert letters[2] == one[2] == 2 and foreign[2] == 4
+    tokens = browser.run("const { source, cut } = await (await annotated.load('tatoeba-cpu')).translate(given, { beam: 1, maxLen: 5, longest: 40 }); return [source.length, cut];", "x" * 300)
+    assert tokens[0] == 41 and tokens[1] > 0
+
+
+def test_what_is_called_off_ends_at_once(browser, places):
+    """One types on: earlier requests end with AbortError, the last is answered, and the page stays alive meanwhile."""
+    browser.open(places["file"])
+    body = """
+    const model = await annotated.load("tatoeba-cpu"), out = [];
+    await model.translate("Dogs bark.");
+    const long = "The old woman sees the cat because she sleeps. ".repeat(8);
+    let control = new AbortController();
+    for (let n = 1; n <= 12; n++) {
+      control.abort();
+      control = new AbortController();
+      model.translate(long.slice(0, 30 * n), { signal: control.signal }).then((r) => out.push(r.text), (e) => out.push(e.name));
+      await new Promise((done) => setTimeout(done, 20));
+    }
+    control.abort();
+    const { text } = await model.translate("Dogs bark.");
+    await new Promise((done) => setTimeout(done, 50));
+    const early = AbortSignal.abort();
+    const never = await model.translate("Dogs bark.", { signal: early }).catch((error) => error.name);
+    return { out, text, never };"""
+    found = browser.run(body)
+    assert found["out"].count("AbortError") >= 11 and len(found["out"]) == 12
+    assert found["text"] == wanted_of(reference("tatoeba-cpu"), ["Dogs bark."], 4)[0][0]
+    assert found["never"] == "AbortError"
+
+
+def test_a_request_that_is_called_off_computes_no_further(browser, places):
+    """The long one alone takes seconds; called off, it leaves the engine free."""
+    browser.open(places["file"])
+    body = """
+    const model = await annotated.load("tatoeba-cpu"), long = "It rains and we go home now. ".repeat(20);
+    await model.translate("Dogs bark.");
+    const clock = () => performance.now();
+    let start = clock();
+    await model.translate(long, { beam: 4, maxLen: 150 });
+    const whole = clock() - start;
+    const control = new AbortController();
+    const called = model.translate(long, { beam: 4, maxLen: 150, signal: control.signal }).catch((error) => error.name);
+    await new Promise((done) => setTimeout(done, 50));
+    control.abort();
+    start = clock();
+    await model.translate("Dogs bark.", { beam: 1 });
+    return [await called, whole, clock() - start];"""
+    name, whole, after = browser.run(body)
+    assert name == "AbortError" and after < 0.6 * whole, (whole, after)
+
+
+def test_browsers_are_looked_for():
+    assert CHROMIUM or FIREFOX or not os.environ.get("ANNOTATED_NO_SKIP")
