@@ -11,7 +11,7 @@
 // Everything that computes stands in this one function, so that its text can be given to a worker.
 function engine() {
 
-// ---- Text and identifiers (chapter 8) -----------------------------------------------------------------------------
+// ---- Text and identifiers (chapter 8) -------------------------------------------------------------------------------
 
 const SPACE = /[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+/u; // what Python's split() takes
 const MARKERS = ["<pad>", "<bos>", "<eos>", "<unk>"];
@@ -108,7 +108,7 @@ function character(bytes) { // the one character that these bytes are, or null
   }
 }
 
-// ---- Weights: from base64 to float32 matrices ------------------------------------------------------------------------
+// ---- Weights: from base64 to float32 matrices -----------------------------------------------------------------------
 
 function fromBase64(text) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
@@ -126,7 +126,7 @@ function unpack(buffer, { shape: [n, m], at }) {
   return W;
 }
 
-// ---- Arithmetic: a matrix of T rows is a Float32Array, row after row --------------------------------------------------
+// ---- Arithmetic: a matrix of T rows is a Float32Array, row after row ------------------------------------------------
 
 // y = x W^T + b, W of n rows and m columns.
 function linear({ W, b, n, m }, x, rows) {
@@ -204,7 +204,7 @@ const POSITIONS = { // (position, feature, width) -> a number (chapter 6); learn
   halves: (p, k, d) => (k < d / 2 ? Math.sin : Math.cos)(p * 10000 ** -(k % (d / 2) / Math.max(d / 2 - 1, 1))),
 };
 
-// ---- The model (chapters 2 to 7) ---------------------------------------------------------------------------------------
+// ---- The model (chapters 2 to 7) ------------------------------------------------------------------------------------
 
 class Transformer {
   constructor(file) {
@@ -394,7 +394,7 @@ function padded(row, length, rest) {
   return whole;
 }
 
-// ---- Searching (chapter 11) ----------------------------------------------------------------------------------------------
+// ---- Searching (chapter 11) -----------------------------------------------------------------------------------------
 
 function likeliest(logits, k) { // the k likeliest tokens, best first, with their log-probabilities
   let max = -Infinity, sum = 0;
@@ -536,7 +536,7 @@ async function trace(model, text, options = {}, pause = () => {}) {
   return { source, target, tokens: { source: names(source), read: names(shifted), written: names(target) }, values };
 }
 
-// ---- Answering: one request after the other; any of them can be called off ------------------------------------------------
+// ---- Answering: one request after the other; any of them can be called off ------------------------------------------
 
 function serve(send) {
   const off = new Set();
@@ -578,7 +578,7 @@ function serve(send) {
 return { Words, Subwords, Transformer, search, translate, trace, clean, unpack, fromBase64, linear, serve };
 }
 
-// ---- In a page -------------------------------------------------------------------------------------------------------------
+// ---- In a page ------------------------------------------------------------------------------------------------------
 
 const here = globalThis.document?.currentScript?.src;
 const models = new Map(); // name -> promise, so that two explorers of a page share a model
@@ -588,7 +588,8 @@ async function hire(receive) {
   const start = () => engine().serve((message) => setTimeout(receive, 0, message));
   if (!globalThis.Worker) return start();
   try {
-    const code = `"use strict"; const take = (${engine})().serve((m) => postMessage(m)); onmessage = (e) => take(e.data); postMessage("ready");`;
+    const code = `"use strict"; const take = (${engine})().serve((message) => postMessage(message));
+      onmessage = ({ data }) => take(data); postMessage("ready");`;
     const url = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
     const worker = new Worker(url);
     await new Promise((ready, failed) => Object.assign(worker, { onmessage: ready, onerror: failed }));

@@ -194,7 +194,8 @@
   /**
    * Define <annotated-NAME>: what it holds is its still, shown in print and wherever this script does not run.
    *
-   * build(root, say) fills `root`; say(text) tells those who do not see the drawing what a change has done.
+   * build(root, say, { host, still }) fills `root`; say(text) tells those who do not see the drawing what a change
+   * has done; the host has the attributes, and the still what stood in it.
    */
   function explorer(name, title, build) {
     class Explorer extends HTMLElement {
@@ -205,7 +206,7 @@
         const root = el("div", { class: "explorer", role: "group", "aria-label": title });
         const live = el("p", { class: "told", "aria-live": "polite" });
         try {
-          build(root, (text) => (live.textContent = text));
+          build(root, (text) => (live.textContent = text), { host: this, still: kept });
         } catch (error) {
           this.append(...kept.childNodes); // the still is better than half an explorer
           throw error;

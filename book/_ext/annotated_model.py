@@ -1,0 +1,46 @@
+"""The models that pages compute with: scripts made at build of what lies in results/, beside the engine that reads them.
+
+They stand in _static/explorers/models/ and are fetched by no page before somebody touches an explorer that needs one.
+"""
+
+import sys
+from pathlib import Path
+
+from sphinx.util import logging
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MODELS = ("tatoeba-cpu", "grammar-tiny")
+BUDGET = 8_000_000  # bytes of a script
+log = logging.getLogger(__name__)
+
+
+def outdated(folder: Path, out: Path) -> bool:
+    "Whether a script is missing, or older than the model or what writes it."
+    makers = [*folder.iterdir(), ROOT / "annotated" / "page.py"]
+    return not out.exists() or out.stat().st_mtime < max(path.stat().st_mtime for path in makers)
+
+
+def write(app, error) -> None:
+    "Write each model's script into the built book; one over the budget is a warning, which fails the build."
+    if error is not None or app.builder.format != "html":
+        return
+    sys.path.insert(0, str(ROOT))
+    try:
+        from annotated.page import to_page
+    finally:
+        sys.path.pop(0)
+
+    for name in MODELS:
+        folder = ROOT / "results" / name
+        out = Path(app.outdir, "_static", "explorers", "models", f"{name}.js")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        if outdated(folder, out):
+            to_page(folder, out)
+        size = out.stat().st_size
+        if size > BUDGET:
+            log.warning("%s has %s bytes: a page's model may have %s", out.name, f"{size:,}", f"{BUDGET:,}")
+
+
+def setup(app):
+    app.connect("build-finished", write)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
