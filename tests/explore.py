@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,14 +17,23 @@ with_node = pytest.mark.skipif(NODE is None, reason="no node here to run the exp
 with_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to touch an explorer with")
 
 
+def needs(name: str) -> list[str]:
+    "The scripts that must run before an explorer's own."
+    head = (FOLDER / f"{name}.js").read_text(encoding="utf-8")[:2000]
+    more = re.search(r"^// needs: (.+)$", head, re.M)
+    return ["shared", *(more[1].replace(",", " ").split() if more else [])]
+
+
 def node(script: str, expression: str, data=None):
     """The value of a JavaScript expression over the exports of one explorer's script; `x` in it is `data`.
 
     Numbers arrive as JSON has them, so NaN and the infinities come back as None.
     """
+    before = "".join(f"require({json.dumps(str(FOLDER / f'{name}.js'))});" for name in needs(script))
     code = f"""
       globalThis.HTMLElement ??= class {{}};
       globalThis.customElements ??= {{ define() {{}} }};
+      {before}
       const shared = require({json.dumps(str(FOLDER / "shared.js"))});
       const it = require({json.dumps(str(FOLDER / f"{script}.js"))});
       const x = JSON.parse(require("node:fs").readFileSync(0, "utf8"));
@@ -36,11 +46,7 @@ def node(script: str, expression: str, data=None):
 
 def page_with(folder: Path, name: str, inside: str = "<p>the still</p>", attributes: str = "") -> str:
     """A page as a file, with nothing but one element of the book and its scripts; returns its address."""
-    import re
-
-    head = (FOLDER / f"{name}.js").read_text(encoding="utf-8")[:2000]
-    more = re.search(r"^// needs: (.+)$", head, re.M)
-    scripts = ["shared", *(more[1].replace(",", " ").split() if more else []), name]
+    scripts = [*needs(name), name]
     styles = [STATIC / "book.css", STATIC / "drawing.css", FOLDER / "explorers.css"]
     text = "<!doctype html><html lang='en' data-theme='light'><meta charset='utf-8'><title>one explorer</title>"
     text += "".join(f"<link rel='stylesheet' href='{html.escape(path.as_uri())}'>" for path in styles)

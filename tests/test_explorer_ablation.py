@@ -101,7 +101,7 @@ def element(alive):  # noqa: F811
 
 def rows(page):
     out = {}
-    for row in page.locator(".numbers tbody tr").all():
+    for row in page.locator(".readings tbody tr").all():
         name, verdict = row.locator(".layer").inner_text().split("\n")
         out[name] = [verdict.removeprefix("ours: "), *row.locator("td").all_inner_texts()]
     return out

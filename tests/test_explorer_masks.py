@@ -78,7 +78,7 @@ def grid(page, size):
 
 
 def means(page):
-    return page.eval_on_selector_all(".numbers tbody tr:last-child td", "all => all.map(c => c.textContent)")[1:]
+    return page.eval_on_selector_all(".readings tbody tr:last-child td", "all => all.map(c => c.textContent)")[1:]
 
 
 @with_browser
@@ -121,4 +121,4 @@ def test_masks_and_single_pairs(alive, width):  # noqa: F811
     page.get_by_label("decoder to encoder").check()
     assert page.get_by_label("causal mask").is_disabled()
     shows(allowed(node("masks", "it.USES.cross.keys"), 7, True, False), (7, 8))
-    assert page.locator(".numbers").count() == 0
+    assert page.locator(".readings").count() == 0

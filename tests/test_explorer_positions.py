@@ -30,7 +30,7 @@ def number(text: str) -> float:
 def shown(page):
     page.wait_for_timeout(150)
     found, summed, alone = map(number, re.findall(r"(?<== )[\u2212\d.]+(?=[,.] |$)|(?<=itself: )[\d.]+(?=\.$)", page.locator(".equal").text_content()))
-    table = page.eval_on_selector_all(".numbers tbody td", "all => all.map(c => c.textContent)")
+    table = page.eval_on_selector_all(".readings tbody td", "all => all.map(c => c.textContent)")
     return found, summed, alone, [number(x) for x in table]
 
 

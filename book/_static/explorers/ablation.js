@@ -109,7 +109,7 @@
     }
 
     root.append(
-      el("div", { class: "row" }, controls), drawing,
+      el("div", { class: "controls" }, controls), drawing,
       el("p", { class: "note" }, "Filled: ours. Hollow: the paper's. Shaded: where one more training of our base model would lie; inside it, ours is undecided. Differences of perplexity are those of its logarithm."),
       numbers,
     );

@@ -124,8 +124,8 @@
     }
     const later = once(translate);
 
-    root.append(input, el("div", { class: "row" }, button("Look", () => later()), output),
-      el("div", { class: "row" }, kind, layer, head), stage, hint);
+    root.append(input, el("div", { class: "controls" }, button("Look", () => later()), output),
+      el("div", { class: "controls" }, kind, layer, head), stage, hint);
   });
 
   if (typeof module !== "undefined") module.exports = { shown, names, matrix, said };

@@ -171,7 +171,7 @@
     const redraw = once(draw);
     legend.append("Stripes: hidden, upright by the padding mask, slanted by the causal mask. A touch hides or shows one pair.");
     grid();
-    root.append(use, el("div", { class: "row" }, padding, causal), drawing, legend, below);
+    root.append(use, el("div", { class: "controls" }, padding, causal), drawing, legend, below);
     draw();
   }
 

@@ -110,7 +110,7 @@
           + `A position with itself: ${words(dot(rows[p], rows[p]))}.`));
       say(`Positions ${p} and ${p + k}: their inner product is ${words(found)}.`);
     }
-    root.append(width, el("div", { class: "row" }, start, apart, which),
+    root.append(width, el("div", { class: "controls" }, start, apart, which),
       canvas(360, HANDS + RADIUS + 44, "Two positions in a map of the encodings, on two curves and on eight clocks, as the table says",
         svg("text", { x: 0, y: 13 }, "features, downwards, of positions 0 to 63"), map, frames.there, frames.here, alike.group, wave.group,
         clocks.map((one) => one.group), svg("text", { class: "soft", x: 0, y: HANDS + RADIUS + 38 }, "below: the two positions in binary, lowest digit first")),

@@ -142,7 +142,7 @@
     const list = (title, group) => [
       el("p", { class: "list" }, title), el("div", { class: "examples" }, group.map(example))];
     root.append(
-      input, output, reference, el("div", { class: "row" }, width, heads), stage, hint,
+      input, output, reference, el("div", { class: "controls" }, width, heads), stage, hint,
       ...list("From the better half of its translations", examples.filter(({ fails }) => !fails)),
       ...list("From the worse half", examples.filter(({ fails }) => fails)));
   });

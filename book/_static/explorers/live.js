@@ -1,0 +1,61 @@
+// What explorers with the live model share: a line to write in, the model fetched at the first question, answers in order.
+"use strict";
+
+(() => {
+  const { el, field, once } = globalThis.annotated;
+  const MODEL = "tatoeba-cpu"; // the weights that all of them share
+  const LONGEST = 40; // tokens of a sentence: what is typed is answered while one types
+
+  /** A piece as one reads it: a dot stands before a piece that continues a word. */
+  const shown = (token) => {
+    if (/^<.*>$/.test(token)) return token.slice(1, -1);
+    return token.startsWith("\u2581") ? token.slice(1) : `\u00b7${token}`;
+  };
+
+  /** Pieces as the text that they spell. */
+  const written = (tokens) => tokens.filter((x) => !/^<[a-z]+>$/.test(x)).join("").replaceAll("\u2581", " ").trim();
+
+  /**
+   * A sentence and the model's answer to it: sentence({ root, value, ask, show, say }).
+   *
+   * ask(model, text, signal) puts the question, show(answer) its answer; again() asks once more, because a control has
+   * changed. A question that a later one overtakes is called off. Nothing is fetched before the first question.
+   */
+  function sentence({ root, value, ask, show, say }) {
+    const status = el("p", { class: "status" });
+    const input = field({ label: "English sentence", value, max: 160, change: () => again() });
+    let control = new AbortController();
+
+    async function question() {
+      control.abort();
+      control = new AbortController();
+      const { signal } = control, text = input.value;
+      root.classList.add("waiting");
+      if (!text.trim()) {
+        status.textContent = "Write an English sentence.";
+        return;
+      }
+      try {
+        status.textContent = "Fetching the model \u2026";
+        const model = await globalThis.annotated.load(MODEL);
+        if (signal.aborted) return;
+        status.textContent = "The model is working \u2026";
+        const answer = await ask(model, text, signal);
+        if (signal.aborted) return;
+        root.classList.remove("waiting");
+        status.textContent = "";
+        show(answer);
+      } catch (error) {
+        if (error.name === "AbortError") return;
+        status.textContent = `It cannot be done here: ${error.message}.`;
+        say(status.textContent);
+      }
+    }
+    const again = once(question);
+    return { input, status, again };
+  }
+
+  const live = { MODEL, LONGEST, shown, written, sentence };
+  globalThis.annotated = Object.assign(globalThis.annotated, { live });
+  if (typeof module !== "undefined") module.exports = live;
+})();

@@ -1,0 +1,74 @@
+"""Write what the explorers with the live model show before a touch, book/_static/explorers/NAME-first.js.
+
+    python tools/first.py [NAME ...]
+
+Each of them exports `first(model)`, which asks the model for the sentence that it begins with. Node runs it here, so
+that a page need not fetch the weights to show it. tests/test_explorers_live.py holds the files against the model.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "book" / "_static" / "explorers"
+MODEL = "tatoeba-cpu"
+NAMES = ("beam",)
+DIGITS = 5  # of each number: more than are shown
+
+
+def first(name: str, weights: Path):
+    "What an explorer's `first` makes of the model in a script of weights, in plain lists and numbers."
+    program = f"""
+      globalThis.HTMLElement ??= class {{}};
+      globalThis.customElements ??= {{ define() {{}} }};
+      require({json.dumps(str(FOLDER / "shared.js"))});
+      const engine = require({json.dumps(str(FOLDER / "engine.js"))});
+      require({json.dumps(str(FOLDER / "live.js"))});
+      require({json.dumps(str(weights))});
+      const inner = new engine.Transformer(annotated.weights[{json.dumps(weights.stem)}]);
+      const model = {{
+        config: inner.config,
+        translate: (text, options) => engine.translate(inner, text, options),
+        trace: (text, options) => engine.trace(inner, text, options),
+      }};
+      const plain = (_, x) => ArrayBuffer.isView(x) ? Array.from(x)
+        : typeof x === "number" ? Number(x.toPrecision({DIGITS})) : x;
+      require({json.dumps(str(FOLDER / f"{name}.js"))}).first(model)
+        .then((found) => process.stdout.write(JSON.stringify(found, plain)))
+        .catch((error) => {{ console.error(error); process.exit(1); }});
+    """
+    done = subprocess.run([shutil.which("node") or "node", "-e", program], capture_output=True, text=True, timeout=600)
+    if done.returncode:
+        raise SystemExit(f"{name}: {done.stderr[-2000:]}")
+    return json.loads(done.stdout)
+
+
+def write(name: str, found) -> None:
+    text = json.dumps(found, separators=(",", ":"))
+    say = f"// Made by tools/first.py of the model in results/{MODEL}.\n"
+    code = f'((globalThis.annotated ??= {{}}).first ??= {{}})["{name}"] = {text};\n'
+    (FOLDER / f"{name}-first.js").write_text(say + code, encoding="utf-8", newline="\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write what explorers with the live model show first.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all by default")
+    names = parser.parse_args().names or NAMES
+    sys.path.insert(0, str(ROOT))
+    from annotated.page import to_page
+
+    with tempfile.TemporaryDirectory() as folder:
+        weights = Path(folder) / f"{MODEL}.js"
+        to_page(ROOT / "results" / MODEL, weights)
+        for name in names:
+            write(name, first(name, weights))
+            print(f"book/_static/explorers/{name}-first.js")
+
+
+if __name__ == "__main__":
+    main()
