@@ -252,6 +252,46 @@ def test_every_link_within_the_book_leads_somewhere(name):
     assert not [target for target in sorted(local) if not (page.parent / target).resolve().exists()]
 
 
+# Handlers that the theme writes into its own buttons; a policy without 'unsafe-inline' would have them do nothing.
+THEME = {"toggleFullScreen()", "window.print()"}
+
+
+def unsafe(page: str) -> list[str]:
+    "What in a page's markup a strict content policy is against, but for the theme's own; no tree, for pages are large."
+    scripts = re.compile(r"(<(?:script|template)\b[^>]*>)(.*?)</(?:script|template)>", re.DOTALL)
+    found = [f"{host} in code" for script in scripts.finditer(page) for host in re.findall(r"https?://[\w.-]+", script[2])]
+    for tag in re.findall(r"<[a-z][^<>]*>", scripts.sub(r"\1", page)):
+        values = {name.lower(): value for name, value in re.findall(r'\s([\w-]+)="([^"]*)"', tag)}
+        found += [f"{name}={value!r}" for name, value in values.items() if name.startswith("on") and value not in THEME]
+        found += [value for value in values.values() if value.lower().startswith("javascript:")]
+        if values.get("target") == "_blank" and not re.search("noopener|noreferrer", values.get("rel", "")):
+            found.append(f"a new window that can reach this one: {tag}")
+        loads = re.match("<(script|img|iframe)", tag) or "stylesheet" in values.get("rel", "")
+        source = values.get("src") or values.get("href") or ""
+        if loads and re.match(r"(https?:)?//", source) and "integrity" not in values:
+            found.append(f"from elsewhere, unchecked: {source}")
+    return found
+
+
+@pytest.mark.parametrize("name", documents())
+def test_a_page_needs_nothing_that_a_strict_policy_forbids(name):
+    assert not unsafe((built() / name).read_text(encoding="utf-8"))
+
+
+def test_what_a_strict_policy_forbids_is_seen():
+    bad = (
+        '<b onclick="x()">', '<a href="javascript:x()">', '<a href="x" target="_blank">', '<script src="https://a.b/c.js"></script>',
+        '<link rel="stylesheet" href="//a.b/c.css">', '<script type="text/inert">load("https://a.b/c.js")</script>',
+        '<a rel="nofollow"\n target="_blank">',
+    )
+    assert [len(unsafe(markup)) for markup in bad] == [1] * len(bad)
+    good = (
+        '<button onclick="window.print()">', '<a rel="noopener" target="_blank" href="https://a.b">', '<script src="a.js"></script>',
+        '<script integrity="sha384-x" src="https://a.b/c.js"></script>', '<link rel="canonical" href="https://a.b/">',
+    )
+    assert not [markup for markup in good if unsafe(markup)]
+
+
 KINDS = {
     "console": "no message in the console, no failed and no external request",
     "formulas": "every formula typeset, no raw TeX",
