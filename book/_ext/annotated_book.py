@@ -12,6 +12,8 @@ from pathlib import Path
 
 import annotated_api as api
 import annotated_front as front
+import annotated_page as page
+import annotated_search as search
 from annotated_drawing import PARTS, drawing
 from docutils import nodes
 from sphinx import addnodes
@@ -43,6 +45,7 @@ def host(app, config) -> None:
         config.mathjax_path = tool.CDN
         config.mathjax_options = {"integrity": tool.CDN_INTEGRITY, "crossorigin": "anonymous"}
         return
+    config.annotated_web = str(folder)
     config.html_static_path.append(str(folder / "page"))
     config.mathjax_path = "mathjax/tex-mml-chtml.js"
     config.html_css_files.insert(0, "faces.css")
@@ -92,6 +95,8 @@ def prepare(app, doctree) -> None:
     env = app.env
     docname = env.docname
     told = about(env, docname)
+    if not asks(docname):
+        search.index(env, doctree, letter(docname))
     title(doctree, docname)
     masthead(app, doctree, docname, told)
     for cell in list(doctree.findall(lambda n: isinstance(n, nodes.container) and "cell" in n.get("classes", []))):
@@ -353,25 +358,14 @@ def scripts(app, pagename, templatename, context, doctree) -> None:
     seen, kept = set(), []
     for script in context.get("script_files", []):
         body = getattr(script, "attributes", {}).get("body")
-        live = "thebe" in str(getattr(script, "filename", script)).lower() or "THEBE" in (body or "")
-        if live or body is not None and body in seen:
+        name = str(getattr(script, "filename", script)).lower()
+        live = "thebe" in name or "THEBE" in (body or "")
+        math = "mathjax" in name or "window.MathJax" in (body or "")  # annotated_page sees to formulas
+        if live or math or body is not None and body in seen:
             continue
         seen.add(body)
         kept.append(script)
     context["script_files"] = kept
-
-
-def hardened(page: str) -> str:
-    "A page whose links to a new window tell that window nothing of this one."
-    return re.sub(r'<a\b(?![^>]*\srel=)([^>]*\starget="_blank")', r'<a rel="noopener"\1', page)
-
-
-def finish(app, error) -> None:
-    "Mend what the theme's templates write and no page's context can change."
-    for path in Path(app.outdir).rglob("*.html") if error is None and app.builder.format == "html" else ():
-        text = path.read_text(encoding="utf-8")
-        if hardened(text) != text:
-            path.write_text(hardened(text), encoding="utf-8")
 
 
 def setup(app):
@@ -380,6 +374,7 @@ def setup(app):
     app.add_directive("annotated-group", api.Group)
     app.add_directive("model-map", ModelMapDirective)
     front.setup(app)
+    page.setup(app)
     app.connect("config-inited", host)
     app.connect("builder-inited", start)
     app.connect("env-get-outdated", outdated)
@@ -389,5 +384,4 @@ def setup(app):
     app.connect("env-get-updated", renumber, priority=900)
     app.connect("doctree-resolved", resolve)
     app.connect("html-page-context", scripts, priority=900)
-    app.connect("build-finished", finish)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
