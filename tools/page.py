@@ -2,7 +2,7 @@
 
     python tools/page.py [--html _build/html] [--only clipped,code,weight,tabs,search] [--json FILE]
 
-Nothing is built here, and nothing fails: the numbers are printed, and tests/test_page.py holds the book to some of them.
+Nothing is built here, and nothing fails: the numbers are printed; some of them have tests.
 The network and the processor of `weight` are those that Lighthouse calls slow 4G and a mid-tier phone.
 """
 
@@ -100,7 +100,8 @@ def opened():
 
 def pages(folder: Path) -> list[str]:
     "Addresses of the book's own pages, without the search, the index and the like."
-    return sorted(path.relative_to(folder).as_posix() for part in ("book", "notebooks") for path in (folder / part).rglob("*.html"))
+    found = [path for part in ("book", "notebooks") for path in (folder / part).rglob("*.html")]
+    return sorted(path.relative_to(folder).as_posix() for path in found)
 
 
 def settled(page) -> None:
@@ -161,7 +162,8 @@ def stops(browser, site: str, name: str) -> tuple[int, int]:
 
 WATCH = """() => {
   window.seen = {tasks: [], shift: 0, paint: 0};
-  const watch = (type, take) => new PerformanceObserver(list => list.getEntries().forEach(take)).observe({type, buffered: true});
+  const each = take => new PerformanceObserver(list => list.getEntries().forEach(take));
+  const watch = (type, take) => each(take).observe({type, buffered: true});
   watch('longtask', e => window.seen.tasks.push([e.startTime, e.startTime + e.duration]));
   watch('layout-shift', e => { if (!e.hadRecentInput) window.seen.shift += e.value; });
   watch('paint', e => { if (e.name === 'first-contentful-paint') window.seen.paint = e.startTime; });
@@ -202,9 +204,10 @@ def found(browser, site: str, query: str, most: int = 8) -> list[tuple[str, str]
     page = browser.new_page(viewport={"width": 1280, "height": HEIGHT})
     page.goto(f"{site}/search.html?q={query}", wait_until="load")
     page.wait_for_function("() => /finished|did not match/.test(document.querySelector('.search-summary')?.innerText)")
+    # The snippets are read out of pages that are fetched one by one.
     page.wait_for_timeout(300)
-    rows = page.eval_on_selector_all("#search-results ul.search > li",
-        f"rows => rows.slice(0, {most}).map(r => [r.querySelector('a').getAttribute('href'), r.querySelector('p')?.innerText ?? ''])")
+    take = "r => [r.querySelector('a').getAttribute('href'), r.querySelector('p')?.innerText ?? '']"
+    rows = page.eval_on_selector_all("#search-results ul.search > li", f"rows => rows.slice(0, {most}).map({take})")
     page.close()
     return [(address.split("?")[0], words) for address, words in rows]
 
@@ -247,13 +250,15 @@ def main() -> int:
             print(f"{name}: " + ", ".join(f"{value:g} {key}" for key, value in found_.items()), flush=True)
         for name in WEIGHED if "tabs" in wanted else ():
             out[f"tab stops {name}"] = stops(browser, site, f"{name}.html")
-            print(f"{name}: {out[f'tab stops {name}'][0]} of {out[f'tab stops {name}'][1]} tab stops are formulas", flush=True)
+            some, every = out[f"tab stops {name}"]
+            print(f"{name}: {some} of {every} tab stops are formulas", flush=True)
         for query, places in QUERIES.items() if "search" in wanted else ():
             results = found(browser, site, query)
             raw = sum(bool(RAW.search(words)) for _, words in results)
             out[f"search {query}"] = [rank(results, places), raw]
             first = results[0][0] if results else "nothing"
-            print(f"search {query!r}: wanted at {rank(results, places)}, first {first}, {raw} snippets with raw TeX", flush=True)
+            place = rank(results, places)
+            print(f"search {query!r}: wanted at {place}, first {first}, {raw} snippets with raw TeX", flush=True)
     if options.json:
         options.json.write_text(json.dumps(out, indent=1) + "\n", encoding="utf-8")
     return 0

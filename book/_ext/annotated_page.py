@@ -175,6 +175,17 @@ def spaced(page: str, folder: Path) -> str:
     return IMAGE.sub(space, page)
 
 
+def faces(page: str, above: str) -> str:
+    "A page that asks at once for the typefaces of its first lines, and has icons for bookmarks of every kind."
+    if "rel=\"apple-touch-icon\"" in page or "_static/faces.css" not in page:
+        return page
+    more = "".join(f'<link rel="preload" as="font" type="font/woff2" crossorigin href="{above}_static/fonts/{name}-latin-wght-normal.woff2" />\n'
+                   for name in ("source-serif-4", "source-sans-3"))
+    more += f'<link rel="icon" type="image/png" sizes="180x180" href="{above}_static/icon.png" />\n'
+    more += f'<link rel="apple-touch-icon" href="{above}_static/icon.png" />\n'
+    return page.replace('<meta charset="utf-8" />', '<meta charset="utf-8" />\n' + more, 1)
+
+
 def finish(app, error) -> None:
     "Mend what the theme's templates write and no page's context can change."
     if error is not None or app.builder.format != "html":
@@ -188,7 +199,7 @@ def finish(app, error) -> None:
     new = {}
     for path, text in texts.items():
         text = lighter(hardened(drawn(text, known)), search=path.name == "search.html")
-        new[path] = spaced(text, path.parent)
+        new[path] = faces(spaced(text, path.parent), up(app, path))
     new = typeset(app, new)
     for path in paths:
         if new[path] != texts[path]:
@@ -283,7 +294,7 @@ def about(app, pagename, templatename, context, doctree) -> None:
     if doctree is None:
         return
     if pagename == app.config.root_doc:
-        context["title"] = context["docstitle"] = app.config.html_title
+        context["title"], context["docstitle"] = app.config.html_title, ""  # else the title stands there twice
     words = description(doctree)
     if words:
         context["meta"] = (context.get("meta") or {}) | {"og:description": words}

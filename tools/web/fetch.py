@@ -3,8 +3,8 @@
     python tools/web/fetch.py
 
 `npm ci` fetches the packages of package.json at the versions of package-lock.json and checks them against the digests
-there. What is used of them goes to `.cache/web-DIGEST`, whole or not at all: `page` for the book, `node` for the program
-that typesets its formulas, `test` for its tests.
+there. What is used of them goes to `.cache/web-DIGEST`, whole or not at all: `page` for the book, `node` to typeset its
+formulas, `test` for its tests.
 Where there is no npm the build goes on: math from the CDN, the reader's own typefaces, and a line that says so.
 """
 
