@@ -93,7 +93,7 @@ def test_what_is_not_as_the_lock_says_stops_the_build(npm, script, said):
 
 def test_a_new_window_learns_nothing_of_this_one(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "book" / "_ext"))
-    from annotated_book import hardened
+    from annotated_page import hardened
 
     page = '<a href="x" target="_blank"\n class="y">a</a><a href="z">b</a><a rel="nofollow" target="_blank">c</a><abbr target="_blank">'
     assert hardened(page) == page.replace('<a href="x"', '<a rel="noopener" href="x"')
