@@ -45,6 +45,7 @@ lint: $(STAMP)
 	$(PY) tools/tangle.py --check || failed=1; \
 	$(PY) tools/collect.py --check || failed=1; \
 	$(PY) tools/drawings.py --check || failed=1; \
+	$(PY) tools/web/lint.py || failed=1; \
 	$(PY) tools/weave.py --check || failed=1; \
 	$(PY) tools/layout.py || failed=1; \
 	exit $$failed

@@ -4,7 +4,7 @@
 
 `npm ci` fetches the packages of package.json at the versions of package-lock.json and checks them against the digests
 there. What is used of them goes to `.cache/web-DIGEST`, whole or not at all: `page` for the book, `node` to typeset its
-formulas, `test` for its tests.
+formulas, `test` for its tests, `lint` to check its scripts.
 Where there is no npm the build goes on: math from the CDN, the reader's own typefaces, and a line that says so.
 """
 
@@ -65,6 +65,13 @@ def gather(modules: Path, folder: Path) -> None:
             shutil.copyfile(path, folder / below / name)
 
 
+def keep_linter(modules: Path, folder: Path) -> None:
+    "eslint stays with all that it needs; what the page itself uses has been gathered."
+    for name in ("mathjax", "@fontsource-variable", "axe-core"):
+        shutil.rmtree(modules / name)
+    modules.rename(folder / "node_modules")
+
+
 def fetch() -> Path | None:
     "The folder with everything, fetched if it is not here yet; None where it cannot be had."
     npm = shutil.which("npm")
@@ -83,6 +90,8 @@ def fetch() -> Path | None:
             return None
         whole = Path(scratch) / "whole"
         gather(Path(scratch) / "node_modules", whole)
+        (whole / "lint").mkdir()
+        keep_linter(Path(scratch) / "node_modules", whole / "lint")
         try:
             whole.rename(place())
         except OSError:  # another build was first

@@ -94,7 +94,8 @@
         rows = Array.from({ length: LENGTH }, (_, pos) => encoding(pos, d_model));
         map.setAttribute("href", picture(rows, d_model));
         drawn = d_model;
-        which.value = which.value; // its number is that of another pair now
+        const pair = which.value;
+        which.value = pair; // its number is that of another pair now
       }
       for (const [who, pos] of Object.entries(places)) {
         set(frames[who], { x: LEFT + pos * STEP - 1, y: MAP[0] - 2, width: STEP + 2, height: MAP[1] + 4 });
