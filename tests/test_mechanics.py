@@ -1,6 +1,7 @@
 """How built pages are mended: formulas, icons, images, addresses, links to names; without a browser."""
 
 import ast
+import re
 import shutil
 import sys
 from types import SimpleNamespace
@@ -60,6 +61,37 @@ def test_an_image_keeps_its_place(tmp_path):
     assert 'width="640" height="480"' in page.spaced('<img src="b.svg" alt="y">', tmp_path)
     for same in ('<img src="a.svg" width="5">', '<img src="c.svg">', '<img src="https://x.org/a.svg">'):
         assert page.spaced(same, tmp_path) == same
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour.lstrip("#")[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    r, g, b = [v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def test_words_in_figures_have_a_contrast_of_four_and_a_half():
+    "On the page's grounds, which book.css names, each in its theme; every colour of the figures' style is known."
+    css = (ROOT / "book/_static/book.css").read_text(encoding="utf-8")
+    grounds = [luminance(colour) for colour in re.findall(r"--paper: (#[0-9a-f]{6});", css)]
+    assert len(grounds) == 2
+    for theme, ground in enumerate(grounds):
+        for pair in page.WORDS.values():
+            dark, light = sorted([luminance(pair[theme]), ground])
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (theme, pair)
+    style = (ROOT / "book/annotated.mplstyle").read_text(encoding="utf-8")
+    assert set(re.findall(r"\b[0-9a-f]{6}\b", style)) <= set(page.WORDS)
+
+
+def test_a_figure_comes_in_two_versions(tmp_path):
+    (tmp_path / "_images").mkdir()
+    figure = tmp_path / "_images" / "f.svg"
+    figure.write_text('<text style="font-size: 9px; fill: #767676">a</text><path style="fill: #767676"/>')
+    done = page.themed('<img alt="x" class="y" src="_images/f.svg"><img src="_images/none.svg">', tmp_path)
+    assert done == ('<img alt="x" class="only-light y" src="_images/f.svg"><img alt="x" class="only-dark y" src="_images/f-dark.svg">'
+                    '<img src="_images/none.svg">')
+    assert figure.read_text() == '<text style="font-size: 9px; fill: #5d5a53">a</text><path style="fill: #767676"/>'
+    assert "#a9a69d" in (tmp_path / "_images" / "f-dark.svg").read_text()
+    assert page.themed(done, tmp_path) == done
 
 
 def test_only_the_search_page_asks_for_the_index():

@@ -175,6 +175,40 @@ def spaced(page: str, folder: Path) -> str:
     return IMAGE.sub(space, page)
 
 
+# The figures' mid-tones (annotated.mplstyle) read on any ground, but not at 4.5:1: on the page their words take its hues.
+WORDS = {  # in the figure -> on light, on dark
+    "767676": ("5d5a53", "a9a69d"), "8a8a8a": ("66665f", "a9a69d"), "2a7fbf": ("1d6ba6", "6fb1e6"), "d9861a": ("9a5a08", "e6a44a"),
+    "1f9d77": ("14724f", "56c09a"), "c2557f": ("a83f68", "e58bb0"), "7d6bb5": ("6a57a8", "ab9be0"),
+}
+WORD = re.compile(r"(<text\b[^>]*?\bfill: #)(" + "|".join(WORDS) + r")\b")
+FIGURE = re.compile(r'<img\b(?![^>]*\bonly-)([^>]*?\bsrc=")([^":]*_images/[^":]+)\.svg("[^>]*)>')
+
+
+def coloured(svg: str, theme: int) -> str:
+    "A figure whose words have the hues of a theme, 0 light or 1 dark."
+    return WORD.sub(lambda found: found[1] + WORDS[found[2]][theme], svg)
+
+
+def themed(page: str, folder: Path) -> str:
+    "A page whose figures come in two versions, of which a theme shows its own."
+    def both(found: re.Match) -> str:
+        path = (folder / f"{found[2]}.svg").resolve()
+        dark = path.with_name(f"{path.stem}-dark.svg")
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if WORD.search(text):  # as the notebook has it: copied anew by this build
+            dark.write_text(coloured(text, 1), encoding="utf-8")
+            path.write_text(coloured(text, 0), encoding="utf-8")
+        if not dark.is_file():
+            return found[0]
+
+        def shown(theme: str, name: str) -> str:
+            image = f"<img{found[1]}{name}.svg{found[3]}>"
+            with_class = re.sub(r'\bclass="', f'class="{theme} ', image)
+            return with_class if with_class != image else image.replace("<img", f'<img class="{theme}"', 1)
+        return shown("only-light", found[2]) + shown("only-dark", f"{found[2]}-dark")
+    return FIGURE.sub(both, page)
+
+
 def faces(page: str, above: str) -> str:
     "A page that asks at once for the typefaces of its first lines, and has icons for bookmarks of every kind."
     if "rel=\"apple-touch-icon\"" in page or "_static/faces.css" not in page:
@@ -199,7 +233,7 @@ def finish(app, error) -> None:
     new = {}
     for path, text in texts.items():
         text = lighter(hardened(drawn(text, known)), search=path.name == "search.html")
-        new[path] = faces(spaced(text, path.parent), up(app, path))
+        new[path] = faces(themed(spaced(text, path.parent), path.parent), up(app, path))
     new = typeset(app, new)
     for path in paths:
         if new[path] != texts[path]:
