@@ -70,7 +70,7 @@ def number(text: str) -> float:
 
 def table(page):
     page.wait_for_timeout(400)
-    rows = page.eval_on_selector_all(".numbers tbody tr", "rows => rows.map(r => [...r.children].slice(1).map(c => c.textContent))")
+    rows = page.eval_on_selector_all(".readings tbody tr", "rows => rows.map(r => [...r.children].slice(1).map(c => c.textContent))")
     return [[number(x) for x in row] for row in rows]
 
 

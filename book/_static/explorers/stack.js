@@ -158,7 +158,7 @@
       numbers.replaceChildren(table(["layer", ...at], Object.entries(KINDS).map(([key, name]) => [name, ...at.map((l) => short(mine[key][l]))])));
       say(`${formula.textContent}: after ${N} layers the size is ${short(mine.size[N])}; the gradient at layer 0 is ${short(mine.gradient[0])}; the likeness is ${words(mine.likeness[N])}.`);
     }
-    root.append(el("div", { class: "row" }, residual, order), circuit, kind, el("div", { class: "row" }, depth, scale),
+    root.append(el("div", { class: "controls" }, residual, order), circuit, kind, el("div", { class: "controls" }, depth, scale),
       canvas(360, TOP + HIGH + 8, "The chosen stack as a thick line with dots, the five others thin", title, axis, lines.map((line) => line.path), dots), numbers);
     show();
   }
