@@ -376,7 +376,7 @@ def test_the_exported_bytes_are_the_committed_weights(name):
         whole = np.frombuffer(content, np.int8, n * m[0], start + 4 * n).reshape(n, -1)
         assert np.abs(whole).max(1).tolist() == [127] * n
         back = torch.tensor(whole * scales[:, None])
-        assert ((back - W).abs() <= 0.501 * torch.from_numpy(scales)[:, None]).all()
+        assert ((back - W).abs() <= 0.501 * torch.tensor(scales)[:, None]).all()
         assert torch.equal(back, twin[entry["name"]])
     assert file["pieces"][0] == {"tatoeba-cpu": "ch", "grammar-tiny": ","}[name]
     assert file["about"] == (ROOT / "results" / name / "README.md").read_text()
