@@ -13,7 +13,7 @@ STAMP = $(VENV)/.installed
 PAGE = _build/.page
 SOURCES = _config.yml _toc.yml $(wildcard *.md book/*.* book/*/*.* notebooks/*.ipynb annotated/*.py tools/*.py tools/web/* results/*/*.json)
 
-.PHONY: book html test lint weave tangle untangle serve bench gpu gpu-test clean
+.PHONY: book html pdf test lint weave tangle untangle serve bench gpu gpu-test clean
 .DELETE_ON_ERROR:
 
 book: html
@@ -26,6 +26,10 @@ $(PAGE): $(STAMP) $(SOURCES)
 	@$(PY) tools/web/fetch.py
 	@$(VENV)/bin/jupyter-book build -W -n --keep-going . || { rm -rf _build/.doctrees _build/.page; exit 1; }
 	@touch $@
+
+# The hour and the main line for paper, in _build/pdf and with the page; needs Chromium, and takes some minutes.
+pdf: html
+	@$(PY) tools/pdf.py
 
 test: $(STAMP)
 	@failed=""; \
@@ -41,6 +45,7 @@ lint: $(STAMP)
 	$(PY) tools/tangle.py --check || failed=1; \
 	$(PY) tools/collect.py --check || failed=1; \
 	$(PY) tools/drawings.py --check || failed=1; \
+	$(PY) tools/web/lint.py || failed=1; \
 	$(PY) tools/weave.py --check || failed=1; \
 	$(PY) tools/layout.py || failed=1; \
 	exit $$failed

@@ -22,7 +22,7 @@ FOLDER = tempfile.TemporaryDirectory()
 os.environ.update(profile(FOLDER.name))
 
 # With ANNOTATED_NO_SKIP=1 (.ci/run) a test may skip only for want of these.
-MAY_SKIP = ("needs_data", "gpu")
+MAY_SKIP = ("needs_data", "gpu", "firefox")
 
 
 def pytest_collection_modifyitems(items):

@@ -10,7 +10,8 @@ At the end all checkpoints (weights, optimizer, progress) and the log must equal
 but for the seconds that the log's evaluations give.
 A training that gets TERM, HUP or INT must also have written a checkpoint of its last logged update before it ends.
 Each attempt is a process of its own, forked from this one, which has loaded the libraries and trains nothing.
-Writes run.json and scores.json, which chapter 10 reads, and exits with 1 if any ending differs.
+Writes run.json and scores.json, which chapter 10 reads, and exits with 1 if any ending differs. Some 5 minutes of a
+free core; most of it are the trainings themselves, so fewer of them (`--once 2 --often 1`) take less.
 """
 
 import argparse
@@ -39,8 +40,10 @@ from annotated.transformer import TINY, Transformer
 RECIPE = Recipe(steps=40, warmup=10, accumulate=2, evaluate_every=5, save_every=2, keep=3)
 SIZES = replace(TINY, N=1, d_model=32, d_ff=32, h=2, P_drop=0.3)
 DELAY = 0.06
+LIMIT = 300  # seconds, even on a machine that is busy: an attempt that takes longer hangs
 STOPPED = 130
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT")
+ASKING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 COMPARED = ["model.safetensors, adam.safetensors and progress.json of every checkpoint", "log.jsonl, without seconds"]
 
 
@@ -48,19 +51,37 @@ def training(folder, pairs, vocab):
     """One attempt; goes on from what the folder holds."""
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 2)  # the progress bar
-    torch.manual_seed(0)
-    model = Transformer(replace(SIZES, vocab=vocab))
-    held_out = list(token_batches(pairs[:20], 100, 100))
-    batches = lambda epoch, position: token_batches(pairs, 100, 100, epoch=epoch, start=position)  # noqa: E731
     try:
+        listen()
+        torch.manual_seed(0)
+        model = Transformer(replace(SIZES, vocab=vocab))
+        held_out = list(token_batches(pairs[:20], 100, 100))
+        batches = lambda epoch, position: token_batches(pairs, 100, 100, epoch=epoch, start=position)  # noqa: E731
         train(model, RECIPE, batches, folder, lambda model: {"held_out": cross_entropy(model, held_out)})
     except KeyboardInterrupt:
         sys.exit(STOPPED)
 
 
+def listen():
+    """Signals do in this process what they usually do, also if it was begun by `nohup` or in the background."""
+    for number in ASKING:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
+
+
 def lines_of(folder):
     log = Path(folder, "log.jsonl")
-    return len(log.read_text().splitlines()) if log.exists() else 0
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+def begin(work):
+    """Start a training; a signal that comes before it can listen waits until it can."""
+    process = multiprocessing.get_context("fork").Process(target=training, args=work)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)
+    process.start()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
+    return process
 
 
 def attempt(work, lines=None, delay=0.0, name="SIGKILL"):
@@ -69,24 +90,36 @@ def attempt(work, lines=None, delay=0.0, name="SIGKILL"):
     Returns:
         whether it had ended by itself, as it does in any case without `lines`.
     """
-    process = multiprocessing.get_context("fork").Process(target=training, args=work)
-    process.start()
+    began = time.monotonic()
+    process = begin(work)
     if lines is not None:
-        while process.is_alive() and lines_of(work[0]) < lines:
-            time.sleep(0.001)
-    process.join(None if lines is None else delay)
+        while process.is_alive() and lines_of(work[0]) < lines and time.monotonic() < began + LIMIT:
+            time.sleep(0.002)
+    process.join(LIMIT if lines is None else delay)
     ended = process.exitcode is not None
     if not ended:
         os.kill(process.pid, getattr(signal, name))
-    process.join()
-    # One that is asked to stop behind its last update ends as one that was not asked.
-    if process.exitcode not in (0, -signal.SIGKILL if name == "SIGKILL" else STOPPED):
-        raise SystemExit(f"{work[0]}: the training ended with {process.exitcode} after {name}")
-    if process.exitcode == STOPPED:
-        newest, logged = left(work[0])["newest_checkpoint"], last_update(work[0])
-        if newest != logged:
-            raise SystemExit(f"{work[0]}: after {name} the newest checkpoint is {newest}, the log ends at {logged}")
+    process.join(LIMIT)
+    if process.exitcode is None:
+        process.kill()
+        raise SystemExit(f"{work[0]}: the training did not end within {LIMIT} seconds")
+    check_end(work[0], process.exitcode, None if ended else name)
     return ended
+
+
+def check_end(folder, status, name=None):
+    """Refuse an ending that is neither of a whole training nor of one that got this signal."""
+    if name is None:
+        if status != 0:
+            raise SystemExit(f"{folder}: the training ended with {status}, and nobody had stopped it")
+        return
+    # One that is asked to stop behind its last update ends as one that was not asked.
+    # One that is asked before it has begun, or when it is over, ends as any program does.
+    if status not in (0, STOPPED, -getattr(signal, name)):
+        raise SystemExit(f"{folder}: the training ended with {status} after {name}")
+    newest, logged = left(folder)["newest_checkpoint"], last_update(folder)
+    if name != "SIGKILL" and newest != logged:
+        raise SystemExit(f"{folder}: after {name} the newest checkpoint is {newest}, the log ends at {logged}")
 
 
 def last_update(folder):
@@ -126,6 +159,14 @@ def trial(work, moments, often, expected, name="SIGKILL"):
     return {"signal": name, "kills": kills, "identical": contents(work[0]) == expected}
 
 
+def tell(result):
+    """Say how a trial ended; no bar of tqdm, whose lock a killed child would take with it."""
+    moments = [kill["newest_checkpoint"] for kill in result["kills"]]
+    ending = "the same" if result["identical"] else "DIFFERENT"
+    print(result["signal"], "after checkpoint", *moments, ending, file=sys.stderr)
+    return result
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--once", type=int, default=20, help="trainings that get a signal once, for each signal")
@@ -145,8 +186,8 @@ def main():
         attempt(work("undisturbed"))
         expected = contents(f"{place}/undisturbed")
         each = [(name, i) for name in SIGNALS for i in range(options.once)]
-        once = [trial(work(f"{name}-{i}"), moments, False, expected, name) for name, i in each]
-        often = [trial(work(f"often-{i}"), moments, True, expected) for i in range(options.often)]
+        once = [tell(trial(work(f"{name}-{i}"), moments, False, expected, name)) for name, i in each]
+        often = [tell(trial(work(f"often-{i}"), moments, True, expected)) for i in range(options.often)]
         scores = {"compared": COMPARED, "files": len(expected), "longest_delay_seconds": DELAY}
         record.write_scores(scores | {"once": once, "again_and_again": often})
     same = sum(trial["identical"] for trial in once + often)

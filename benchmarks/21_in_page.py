@@ -1,6 +1,6 @@
 """Does the page's engine translate as Python does, what do rounded weights cost, and how long does it take?
 
-    ANNOTATED_DATA=... python benchmarks/21_in_page.py [--sentences 500] [--out results/21-in-page]
+    ANNOTATED_DATA=... python benchmarks/21_in_page.py [--sentences 500] [--jobs 4] [--out results/21-in-page]
 
 The book's Tatoeba model, in float32, and rounded to bytes as `annotated.page.to_page` writes it; sentences at equal
 distances from Tatoeba's test set. Python searches with the plain model, the engine in node with the exported script:
@@ -15,8 +15,10 @@ import json
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import torch
 
@@ -78,6 +80,22 @@ def searched(model, cut, beam, batch=50):
     return found
 
 
+def of_engine(script, lines, jobs):
+    """name of a search -> [text, ids, score] of each line, and the processor's milliseconds, by so many processes."""
+    given = {"name": script.stem, "searches": SEARCHES, "twelve": TWELVE}
+    with ThreadPoolExecutor(jobs) as pool:
+        parts = [given | {"lines": lines[first::jobs]} for first in range(jobs)]
+        done = list(pool.map(lambda part: node(SEARCH, [ENGINE, script], part), parts))
+    out = {}
+    for name in SEARCHES:
+        found = [None] * len(lines)
+        for first, part in enumerate(done):
+            found[first::jobs] = part[name]["found"]
+        ms = sum(part[name]["ms"] for part in done)
+        out[name] = {"found": found, "ms": ms, "twelve": median(part[name]["twelve"] for part in done)}
+    return out
+
+
 def furthest(model, traces):
     """The largest differences of logits and of attention weights, and how many of these there were."""
     worst = {"logits": 0.0, "attention weights": 0.0}
@@ -109,6 +127,7 @@ def products(config):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sentences", type=int, default=500)
+    parser.add_argument("--jobs", type=int, default=4, help="processes of node at a time")
     parser.add_argument("--model", type=Path, default=Path("results/tatoeba-cpu"))
     parser.add_argument("--out", type=Path, default=Path("results/21-in-page"))
     options = parser.parse_args()
@@ -135,8 +154,7 @@ def main():
             "engine": ENGINE.stat().st_size}}
         scores["products a step"] = products(translator.model.config)
         record.write_scores(scores)
-        given = {"name": script.stem, "lines": lines, "searches": SEARCHES, "twelve": TWELVE}
-        engine = node(SEARCH, [ENGINE, script], given)
+        engine = of_engine(script, lines, options.jobs)
         for name, beam in SEARCHES.items():
             made = {kind: searched(model, cut, beam) for kind, model in models.items()}
             texts = {kind: [decode(ids) for ids, _ in found] for kind, found in made.items()}
@@ -153,7 +171,8 @@ def main():
                 "processor ms for twelve words": round(engine[name]["twelve"])}
             print(name, json.dumps(scores[name]), flush=True)
             record.write_scores(scores)
-        traces = node(TRACE, [ENGINE, script], given | {"lines": lines[:: max(1, size // 25)]})
+        some = {"name": script.stem, "lines": lines[:: max(1, size // 25)]}
+        traces = node(TRACE, [ENGINE, script], some)
         scores["compared"] = furthest(models["int8"], traces)
         print(json.dumps(scores["compared"]))
         record.write_scores(scores)

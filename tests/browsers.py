@@ -33,7 +33,7 @@ def node(body: str, scripts: list[Path], given=None):
             f"(async () => {{\n{body}\n}})().then(\n"
             "  (value) => process.stdout.write(JSON.stringify(value ?? null)),\n"
             "  (error) => { console.error(error); process.exit(1); });\n")
-        done = subprocess.run([NODE, str(program)], capture_output=True, text=True, timeout=900)
+        done = subprocess.run([NODE, str(program)], capture_output=True, text=True, timeout=3600)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
 

@@ -63,7 +63,7 @@ def test_the_summary_is_torchs():
 
 
 def cells(page):
-    return page.eval_on_selector_all(".numbers tbody tr", "rows => rows.map(r => [...r.children].map(c => c.textContent))")
+    return page.eval_on_selector_all(".readings tbody tr", "rows => rows.map(r => [...r.children].map(c => c.textContent))")
 
 
 @with_browser

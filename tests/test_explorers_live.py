@@ -188,7 +188,7 @@ def test_the_tree_joins_what_belongs_together():
 
 def rows(page, which):
     script = "(tables, i) => [...tables[i].querySelectorAll('tbody tr')].map(r => [...r.children].map(c => c.textContent))"
-    return page.eval_on_selector_all(".numbers", script, which)
+    return page.eval_on_selector_all(".readings", script, which)
 
 
 @with_browser

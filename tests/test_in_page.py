@@ -53,7 +53,8 @@ def exported() -> Path:
     atexit.register(folder.cleanup)
     path = Path(folder.name)
     (path / "models").mkdir()
-    shutil.copy(ENGINE, path / "engine.js")
+    for script in [*ENGINE.parent.glob("*.js"), *ENGINE.parent.glob("*.css")]:
+        shutil.copy(script, path)
     for name in MODELS:
         to_page(ROOT / "results" / name, path / "models" / f"{name}.js")
     (path / "page.html").write_text('<!doctype html><meta charset="utf-8"><title>Test</title><script src="engine.js"></script>')
@@ -474,9 +475,19 @@ def test_wrong_options_are_refused(options, message):
     assert message in said
 
 
+# ---- what the appendix quotes
+
+def test_lines_that_the_appendix_quotes_stand_in_the_engine():
+    page = (ROOT / "book/M-in-the-page.md").read_text(encoding="utf-8")
+    quoted = re.findall(r"^```js\n(.*?)^```", page, re.M | re.S)
+    engine = ENGINE.read_text(encoding="utf-8")
+    assert len(quoted) == 5
+    assert not [lines for lines in quoted if lines not in engine]
+
+
 # ---- in browsers
 
-@pytest.fixture(scope="module", params=["chromium", "firefox"])
+@pytest.fixture(scope="module", params=["chromium", pytest.param("firefox", marks=pytest.mark.firefox)])
 def browser(request):
     path, kind = browsers.BROWSERS[request.param]
     if path is None:
@@ -529,6 +540,15 @@ def test_two_explorers_share_a_model_and_a_missing_one_is_said(browser, places):
     assert browser.run("return await annotated.load('grammar-tiny') === await annotated.load('grammar-tiny');")
     assert browser.run("try { await annotated.load('no-model'); } catch (error) { return error.message.split(' ')[0]; }") == "no"
     assert browser.run("return Object.keys(annotated).sort();") == ["load", "weights"]
+
+
+@with_node
+def test_the_engine_adds_to_what_other_scripts_have_made():
+    shared = ENGINE.with_name("shared.js")
+    load = "typeof annotated.load + typeof annotated.explorer + typeof annotated.weights"
+    prepare = "globalThis.HTMLElement = class {}; globalThis.customElements = { define() {} };"
+    for order in ([ENGINE, shared], [shared, ENGINE]):
+        assert node(f"{prepare} return {load};", [*order, exported() / "models/grammar-tiny.js"]) == "functionfunctionobject"
 
 
 def test_empty_long_and_foreign_input(browser, places):

@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 
 import layout
+import page as measure
 import pytest
 from chapters import read
 from web.fetch import CDN, fetch
@@ -208,8 +209,11 @@ def visit(browser, site):
         for mode in ("light", "dark"):
             theme(page, mode)
             found["contrast"] += [f"{mode}: {line}" for line in page.evaluate(CONTRAST)]
+        found["cells"] = page.evaluate(measure.WIDE, measure.CELL)
         page.set_viewport_size(NARROW)
         found["narrow"] = page.evaluate(SIDEWAYS)
+        page.set_viewport_size({"width": 360, "height": 780})
+        found["cut"] = page.evaluate(measure.WIDE, measure.ANY_FORMULA)[2]
         page.set_viewport_size({"width": 700, "height": 1000})  # A4 between its margins
         page.emulate_media(media="print")
         found["print"] = page.evaluate(CLIPPED)
@@ -252,12 +256,53 @@ def test_every_link_within_the_book_leads_somewhere(name):
     assert not [target for target in sorted(local) if not (page.parent / target).resolve().exists()]
 
 
+# Handlers that the theme writes into its own buttons; a policy without 'unsafe-inline' would have them do nothing.
+THEME = {"toggleFullScreen()", "window.print()"}
+
+
+def unsafe(page: str) -> list[str]:
+    "What in a page's markup a strict content policy is against, but for the theme's own; no tree, for pages are large."
+    scripts = re.compile(r"(<(?:script|template)\b[^>]*>)(.*?)</(?:script|template)>", re.DOTALL)
+    found = [f"{host} in code" for script in scripts.finditer(page) for host in re.findall(r"https?://[\w.-]+", script[2])]
+    for tag in re.findall(r"<[a-z][^<>]*>", scripts.sub(r"\1", page)):
+        values = {name.lower(): value for name, value in re.findall(r'\s([\w-]+)="([^"]*)"', tag)}
+        found += [f"{name}={value!r}" for name, value in values.items() if name.startswith("on") and value not in THEME]
+        found += [value for value in values.values() if value.lower().startswith("javascript:")]
+        if values.get("target") == "_blank" and not re.search("noopener|noreferrer", values.get("rel", "")):
+            found.append(f"a new window that can reach this one: {tag}")
+        loads = re.match("<(script|img|iframe)", tag) or "stylesheet" in values.get("rel", "")
+        source = values.get("src") or values.get("href") or ""
+        if loads and re.match(r"(https?:)?//", source) and "integrity" not in values:
+            found.append(f"from elsewhere, unchecked: {source}")
+    return found
+
+
+@pytest.mark.parametrize("name", documents())
+def test_a_page_needs_nothing_that_a_strict_policy_forbids(name):
+    assert not unsafe((built() / name).read_text(encoding="utf-8"))
+
+
+def test_what_a_strict_policy_forbids_is_seen():
+    bad = (
+        '<b onclick="x()">', '<a href="javascript:x()">', '<a href="x" target="_blank">', '<script src="https://a.b/c.js"></script>',
+        '<link rel="stylesheet" href="//a.b/c.css">', '<script type="text/inert">load("https://a.b/c.js")</script>',
+        '<a rel="nofollow"\n target="_blank">',
+    )
+    assert [len(unsafe(markup)) for markup in bad] == [1] * len(bad)
+    good = (
+        '<button onclick="window.print()">', '<a rel="noopener" target="_blank" href="https://a.b">', '<script src="a.js"></script>',
+        '<script integrity="sha384-x" src="https://a.b/c.js"></script>', '<link rel="canonical" href="https://a.b/">',
+    )
+    assert not [markup for markup in good if unsafe(markup)]
+
+
 KINDS = {
     "console": "no message in the console, no failed and no external request",
     "formulas": "every formula typeset, no raw TeX",
     "images": "every image with alternative text that says what is seen",
     "contrast": "formulas, code and the drawing at a contrast of 4.5 or more, light and dark",
     "narrow": "no sideways scroll at 390 pixels",
+    "cut": "every formula whole at 360 pixels",
     "print": "nothing clipped on paper, and no navigation there",
 }
 
@@ -277,6 +322,70 @@ def test_everybody_can_read_it(visit, name):
         pytest.skip("axe-core comes from npm, which is not here")
     found = visit(name)["axe"]
     assert not found, "\n".join(found)
+
+
+def test_nearly_all_code_fits_a_laptop(visit):
+    "At 1280 pixels one cell in twenty, at most, scrolls sideways."
+    seen = [visit(name)["cells"] for name in documents() if name.startswith("notebooks/")]
+    wide, every = sum(found[0] for found in seen), sum(found[1] for found in seen)
+    assert every > 1000 and wide <= every / 20, f"{wide} of {every}"
+
+
+@pytest.mark.parametrize("query", measure.QUERIES)
+def test_the_search_finds_what_a_reader_means(browser, zipped, query):
+    results = measure.found(browser, zipped, query)
+    assert measure.rank(results, measure.QUERIES[query]) == 1, [address for address, _ in results]
+    assert not [words for _, words in results if measure.RAW.search(words)]
+
+
+@pytest.mark.parametrize("name", measure.WEIGHED)
+def test_a_page_is_light_and_its_formulas_are_no_tab_stops(browser, zipped, name):
+    "Compressed as it is published, without scrolling: 700 kB at most."
+    assert measure.weigh(browser, zipped, f"{name}.html", slow=False)["kB"] <= 700
+    assert measure.stops(browser, zipped, f"{name}.html")[0] == 0
+
+
+@pytest.fixture(scope="module")
+def zipped():
+    with measure.served(built()) as address:
+        yield address
+
+
+def test_a_figure_enlarges_and_escape_closes_it(browser, site):
+    page = browser.new_page(viewport=NARROW)
+    page.goto(f"{site}/notebooks/02-attention.html", wait_until="load")
+    page.locator(".zoom-open").first.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("dialog.zoom[open] .zoom-pane > :is(img, svg)").bounding_box()["width"] >= 700
+    page.keyboard.press("Escape")
+    assert page.locator("dialog.zoom[open]").count() == 0
+    page.locator(".zoomed > :is(img, svg)").first.click()
+    assert page.locator("dialog.zoom[open]").count() == 1
+    page.close()
+
+
+def test_a_page_can_be_shared_and_edited(chapters):
+    "It says what it is, where it is, how it looks as a link, and where its text is."
+    addresses = re.findall("<loc>(.*?)</loc>", (HTML / "sitemap.xml").read_text(encoding="utf-8"))
+    for name, page in chapters.items():
+        assert len(page.select_one('meta[name="description"]')["content"]) > 50, name
+        assert page.select_one('link[rel="canonical"]')["href"] in addresses
+        assert page.select_one('meta[property="og:image"]')["content"].endswith("/_static/card.png")
+        (edit,) = [a["href"] for a in page.select("a.btn-source-edit-button")]
+        told = json.loads((ROOT / name).with_suffix(".ipynb").read_text(encoding="utf-8"))["metadata"]["annotated"]
+        assert edit.endswith(f"/{told['chapter']}"), name
+        places = page.select('.place a[href^="https://arxiv.org/html/1706.03762"]')
+        assert len(places) == len(told.get("paper") or []), name
+    assert (HTML / "_static" / "card.png").is_file() and (HTML / "404.html").is_file()
+    front = parsed("index.html")
+    assert front.title.get_text() == "Attention Is All You Need, Executed" and front.select_one(".main-line a")
+    assert not [a["href"] for a in front.select("a[href]") if not re.match(r"[a-z]+:|#", a["href"]) and not (HTML / a["href"].split("#")[0]).exists()]
+
+
+def test_no_icon_font_and_no_index_of_words_before_one_searches(chapters):
+    for name, page in chapters.items():
+        asked = [e.get("src") or e.get("href") for e in page.select("script[src], link[href]")]
+        assert not [address for address in asked if re.search("fontawesome|searchindex|searchtools|mathjax", address)], name
 
 
 def parsed(name: str):

@@ -5,6 +5,8 @@ import hashlib
 import json
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 from chapters import ROOT
@@ -12,19 +14,32 @@ from web import fetch
 
 FOLDER = ROOT / "tools" / "web"
 LOCK = json.loads((FOLDER / "package-lock.json").read_text(encoding="utf-8"))["packages"]
+PACKAGE = json.loads((FOLDER / "package.json").read_text(encoding="utf-8"))
+PINS = PACKAGE["dependencies"] | PACKAGE["devDependencies"]
 
 
 def test_the_lock_pins_every_package_by_its_digest_and_names_no_registry():
-    wanted = json.loads((FOLDER / "package.json").read_text(encoding="utf-8"))
-    pins = wanted["dependencies"] | wanted["devDependencies"]
-    assert {name.removeprefix("node_modules/"): at["version"] for name, at in LOCK.items() if name} == pins
+    assert {name: LOCK[f"node_modules/{name}"]["version"] for name in PINS} == PINS  # exactly, no range
     assert all(at["integrity"].startswith("sha512-") and "resolved" not in at for name, at in LOCK.items() if name)
 
 
 def test_the_files_in_use_are_of_the_packages():
     used = {"/".join(pattern.split("/")[: 2 if pattern.startswith("@") else 1]) for pattern in fetch.FILES}
-    assert used == {name.removeprefix("node_modules/") for name in LOCK if name}
+    assert used == set(PINS) - {"eslint", "@eslint/js", "globals"}  # these three stay whole, for the linter
     assert f"mathjax@{LOCK['node_modules/mathjax']['version']}/" in fetch.CDN
+
+
+def test_the_linter_finds_what_is_wrong_with_a_script(tmp_path):
+    folder, node = fetch.fetch(), shutil.which("node")
+    if folder is None or node is None:
+        pytest.skip("eslint comes from npm and runs in node, which are not here")
+    assert subprocess.run([sys.executable, FOLDER / "lint.py"]).returncode == 0
+    (tmp_path / "eslint.config.mjs").write_text((FOLDER / "eslint.config.mjs").read_text())
+    (tmp_path / "node_modules").symlink_to(folder / "lint" / "node_modules")
+    (tmp_path / "bad.js").write_text("var used = undefinedName;\n")
+    command = [node, tmp_path / "node_modules/eslint/bin/eslint.js", "bad.js"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1 and "no-undef" in done.stdout and "no-var" in done.stdout
 
 
 def test_the_cdn_would_serve_the_same_file():
@@ -93,7 +108,7 @@ def test_what_is_not_as_the_lock_says_stops_the_build(npm, script, said):
 
 def test_a_new_window_learns_nothing_of_this_one(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "book" / "_ext"))
-    from annotated_book import hardened
+    from annotated_page import hardened
 
     page = '<a href="x" target="_blank"\n class="y">a</a><a href="z">b</a><a rel="nofollow" target="_blank">c</a><abbr target="_blank">'
     assert hardened(page) == page.replace('<a href="x"', '<a rel="noopener" href="x"')

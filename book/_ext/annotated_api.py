@@ -135,6 +135,32 @@ def names() -> dict[str, str]:
     return {name: full[0] for name, full in seen.items() if len(full) == 1}
 
 
+def bound(tree: ast.AST) -> set[str]:
+    "Every name that some code gives to something: functions, methods, parameters, fields, attributes, variables."
+    out = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            out.add(node.name)
+        elif isinstance(node, ast.arg):
+            out.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            out.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            out.add(node.attr)
+    return out
+
+
+def namesakes() -> set[str]:
+    "Names that the package gives to something within a class or a function: said alone, they may mean that."
+    out: set[str] = set()
+    for path in sorted(PACKAGE.glob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                inner = [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
+                out |= set().union(*(bound(child) for child in inner)) - {node.name}
+    return out
+
+
 def inline(text: str) -> list[nodes.Node]:
     "A docstring's prose: code between backticks, the rest as it stands."
     out: list[nodes.Node] = []

@@ -5,6 +5,7 @@ Chapters say nothing about any of it: it follows from their file names, tags and
 """
 
 import ast
+import contextlib
 import importlib.util
 import json
 import re
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import annotated_api as api
 import annotated_front as front
+import annotated_page as page
+import annotated_search as search
 from annotated_drawing import PARTS, drawing
 from docutils import nodes
 from sphinx import addnodes
@@ -43,6 +46,7 @@ def host(app, config) -> None:
         config.mathjax_path = tool.CDN
         config.mathjax_options = {"integrity": tool.CDN_INTEGRITY, "crossorigin": "anonymous"}
         return
+    config.annotated_web = str(folder)
     config.html_static_path.append(str(folder / "page"))
     config.mathjax_path = "mathjax/tex-mml-chtml.js"
     config.html_css_files.insert(0, "faces.css")
@@ -92,6 +96,8 @@ def prepare(app, doctree) -> None:
     env = app.env
     docname = env.docname
     told = about(env, docname)
+    if not asks(docname):
+        search.index(env, doctree, letter(docname))
     title(doctree, docname)
     masthead(app, doctree, docname, told)
     for cell in list(doctree.findall(lambda n: isinstance(n, nodes.container) and "cell" in n.get("classes", []))):
@@ -125,7 +131,9 @@ def masthead(app, doctree, docname: str, told: dict) -> None:
             below.append(nodes.raw("", f'<div class="here">{svg}</div>', format="html"))
     line = nodes.paragraph(classes=["place"])
     if told.get("paper"):
-        line += nodes.inline("", "The paper: " + ", ".join(map(spell, told["paper"])))
+        line += nodes.Text("The paper: ")
+        for i, place in enumerate(told["paper"]):
+            line += [nodes.Text(", ")] * bool(i) + [paper_link(place)]
     if told.get("module"):
         if line.children:
             line += nodes.Text(" · ")
@@ -146,6 +154,21 @@ def masthead(app, doctree, docname: str, told: dict) -> None:
 def spell(place: str) -> str:
     "`3.2.1` -> `section 3.2.1`; anything else as it stands."
     return f"section {place}" if re.fullmatch(r"[\d.]+", str(place)) else str(place)
+
+
+PAPER = "https://arxiv.org/html/1706.03762v7"
+STANDS = {  # figures, tables and equations -> the section of the paper in which a reader finds them
+    "Eq. 1": "3.2.1", "Eq. 2": "3.3", "Eq. 3": "5.3", "Figure 1": "3.1", "Figure 2": "3.2", "Figure 3": "4", "Figure 4": "4", "Figure 5": "4",
+    "Table 1": "4", "Table 2": "6.1", "Table 3": "6.2", "Table 4": "6.3",
+}
+
+
+def paper_link(place: str) -> nodes.Node:
+    "A place in the paper, leading to its section there: S3.SS2.SSS1 is the anchor of section 3.2.1."
+    named = re.match(r"[A-Z][a-z]+\.? \d", str(place))
+    section = STANDS.get(named[0]) if named else re.match(r"[\d.]*", str(place))[0]
+    anchor = ".".join(mark + n for mark, n in zip(("S", "SS", "SSS"), section.split("."))) if section else ""
+    return nodes.reference("", spell(place), refuri=PAPER + (f"#{anchor}" if anchor else ""), internal=False)
 
 
 def module_link(env, module: str) -> nodes.Node:
@@ -228,13 +251,31 @@ def colour(doctree) -> None:
             node["classes"].append("qkv")
 
 
+def own_names(doctree) -> set[str]:
+    "What the code of a page gives names to; in its text these names mean that."
+    out: set[str] = set()
+    for block in doctree.findall(nodes.literal_block):
+        with contextlib.suppress(SyntaxError, ValueError):
+            out |= api.bound(ast.parse(block.astext()))
+    return out
+
+
 def link_names(env, doctree, own: str | None) -> None:
-    "Code in the text that is a public name of another chapter leads to its entry on the package's pages."
+    """Code in the text that is a public name of another chapter leads to its entry on the package's pages.
+
+    A bare name leads there only if nothing else is called so: no method, field or parameter of the package, and
+    nothing on this page.
+    """
     if API not in env.found_docs or is_api(env.docname):
         return
     known = env.annotated_names
+    full_names = set(known.values())
+    meant = own_names(doctree)
     for node in list(doctree.findall(nodes.literal)):
-        full = known.get(node.astext().removesuffix("()"), node.astext() if node.astext() in known.values() else None)
+        text = node.astext().removesuffix("()")
+        full = text if text in full_names else f"annotated.{text}" if f"annotated.{text}" in full_names else None
+        if full is None and text not in env.annotated_namesakes and text not in meant:
+            full = known.get(text)
         inside = node.parent
         while inside is not None and not isinstance(inside, (nodes.title, nodes.reference, addnodes.pending_xref)):
             inside = inside.parent
@@ -253,6 +294,7 @@ def start(app) -> None:
     if not hasattr(env, "annotated_exports"):
         env.annotated_exports = {}
     env.annotated_names = api.names()
+    env.annotated_namesakes = api.namesakes()
     env.annotated_public = {m.name: [f"{m.name}.{d.name}" for d in m.found] for m in api.modules()}
 
 
@@ -340,6 +382,33 @@ def named(toctree):
     return toctree
 
 
+def source(pagename: str) -> str | None:
+    "The text from which a page is made: a chapter's for a notebook and for its module; None where there is no one text."
+    part, _, stem = pagename.rpartition("/")
+    if part == "notebooks":
+        return f"book/{stem}.md"
+    if part == "book/api":
+        chapters = {module.name: module.chapter for module in api.modules()}
+        chapter = chapters.get(f"annotated.{stem}")
+        return f"book/{chapter}.md" if chapter else None
+    return None if stem in ("questions", "B-differences") else f"{pagename}.md"
+
+
+def edits(pagename: str, buttons: list[dict]) -> list[dict]:
+    "The header's buttons, with the one that suggests an edit opening the text, not what is made of it."
+    out = []
+    for button in buttons:
+        if "buttons" in button:
+            button = button | {"buttons": edits(pagename, button["buttons"])}
+        if button.get("label") == "source-edit-button":
+            text = source(pagename)
+            if text is None:
+                continue
+            button = button | {"url": re.match(r".*?/edit/[^/]+/", button["url"])[0] + text}
+        out.append(button)
+    return out
+
+
 def scripts(app, pagename, templatename, context, doctree) -> None:
     """Mend the theme: a script declared twice is an error in the console, all folds are named alike,
     a bibliography is marked up as a list of things that are no list items, and code for live cells,
@@ -350,28 +419,19 @@ def scripts(app, pagename, templatename, context, doctree) -> None:
     if context.get("body"):
         body = context["body"].replace(' aria-label="Toggle hidden content"', "")
         context["body"] = body.replace('role="list" class="citation-list"', 'class="citation-list"')  # its items have another role
+    if doctree is not None and "header_buttons" in context:
+        context["header_buttons"] = edits(pagename, context["header_buttons"])
     seen, kept = set(), []
     for script in context.get("script_files", []):
         body = getattr(script, "attributes", {}).get("body")
-        live = "thebe" in str(getattr(script, "filename", script)).lower() or "THEBE" in (body or "")
-        if live or body is not None and body in seen:
+        name = str(getattr(script, "filename", script)).lower()
+        live = "thebe" in name or "THEBE" in (body or "")
+        math = "mathjax" in name or "window.MathJax" in (body or "")  # annotated_page sees to formulas
+        if live or math or body is not None and body in seen:
             continue
         seen.add(body)
         kept.append(script)
     context["script_files"] = kept
-
-
-def hardened(page: str) -> str:
-    "A page whose links to a new window tell that window nothing of this one."
-    return re.sub(r'<a\b(?![^>]*\srel=)([^>]*\starget="_blank")', r'<a rel="noopener"\1', page)
-
-
-def finish(app, error) -> None:
-    "Mend what the theme's templates write and no page's context can change."
-    for path in Path(app.outdir).rglob("*.html") if error is None and app.builder.format == "html" else ():
-        text = path.read_text(encoding="utf-8")
-        if hardened(text) != text:
-            path.write_text(hardened(text), encoding="utf-8")
 
 
 def setup(app):
@@ -380,6 +440,7 @@ def setup(app):
     app.add_directive("annotated-group", api.Group)
     app.add_directive("model-map", ModelMapDirective)
     front.setup(app)
+    page.setup(app)
     app.connect("config-inited", host)
     app.connect("builder-inited", start)
     app.connect("env-get-outdated", outdated)
@@ -389,5 +450,4 @@ def setup(app):
     app.connect("env-get-updated", renumber, priority=900)
     app.connect("doctree-resolved", resolve)
     app.connect("html-page-context", scripts, priority=900)
-    app.connect("build-finished", finish)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

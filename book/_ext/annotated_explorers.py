@@ -10,14 +10,19 @@ print. Lines before and after the still are empty, so that it is read as Markdow
     </annotated-lookup>
 
 The script is _static/explorers/NAME.js. Its first lines may say what it needs besides shared.js: `// needs: engine`.
+Numbers of a record come as the attribute `data-numbers`, JSON that NUMBERS makes when the page is built.
 """
 
+import ast
+import json
 import re
+from html import escape
 from pathlib import Path
 
 from sphinx.util import logging
 
-FOLDER = Path(__file__).resolve().parent.parent / "_static" / "explorers"
+ROOT = Path(__file__).resolve().parent.parent.parent
+FOLDER = ROOT / "book" / "_static" / "explorers"
 log = logging.getLogger(__name__)
 
 
@@ -26,6 +31,32 @@ def needs(name: str) -> list[str]:
     head = (FOLDER / f"{name}.js").read_text(encoding="utf-8")[:2000]
     more = re.search(r"^// needs: (.+)$", head, re.M)
     return ["shared", *(more[1].replace(",", " ").split() if more else []), name]
+
+
+def table_3(root: Path = ROOT) -> dict:
+    """The rows of Table 3 that the record has: name, what changes, the paper's numbers and ours, a value a seed.
+
+    `t` are the factors of the prediction interval by n - 1, read in the text of annotated/variations.py.
+    """
+    runs: dict[str, list[dict]] = {}
+    for path in sorted((root / "results" / "17-variations" / "runs").glob("*.json")):
+        run = json.loads(path.read_text(encoding="utf-8"))
+        runs.setdefault(run["row"], []).append(run)
+    rows = []
+    for row in json.loads((root / "book" / "paper.json").read_text(encoding="utf-8"))["table_3"]:
+        field, value = next(iter(row["change"].items()), ("", ""))
+        name = next((n for n in (f"{row['row']} {field}={value}", f"{row['row']} {value}", row["row"]) if n in runs), None)
+        if name:
+            ours = {key: [run[what] for run in runs[name]] for key, what in (("ppl", "perplexity"), ("bleu", "bleu"))}
+            rows.append({"name": name, "group": row["row"], "paper": {key: row[key] for key in ours}, "ours": ours})
+    tree = ast.parse((root / "annotated" / "variations.py").read_text(encoding="utf-8"))
+    bound = {node.targets[0].id: node.value for node in tree.body
+             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)}
+    factors = [element.value for element in bound["_T_975"].elts if isinstance(element, ast.Constant)]
+    return {"rows": rows, "t": [None, *factors]}
+
+
+NUMBERS = {"ablation": table_3}
 
 
 def add(app, pagename, templatename, context, doctree) -> None:
@@ -37,6 +68,9 @@ def add(app, pagename, templatename, context, doctree) -> None:
             log.warning("no explorer <annotated-%s>: there is no _static/explorers/%s.js", name, name, location=pagename)
             continue
         wanted.update(dict.fromkeys(needs(name)))
+    for name in NUMBERS.keys() & found.keys():
+        numbers = escape(json.dumps(NUMBERS[name](), separators=(",", ":")))
+        context["body"] = context["body"].replace(f"<annotated-{name}>", f'<annotated-{name} data-numbers="{numbers}">')
     for name in wanted:
         app.add_js_file(f"explorers/{name}.js", loading_method="defer")
     if wanted:

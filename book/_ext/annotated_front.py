@@ -4,7 +4,9 @@ Nothing of it is typed: minutes are counted by tools/layout.py, numbers are read
 """
 
 import functools
+import html
 import json
+import math
 import re
 from pathlib import Path
 
@@ -168,6 +170,61 @@ class Records(SphinxDirective):
         return [box]
 
 
+# ---------------------------------------------------------------- the translator
+
+TRANSLATOR = "tatoeba-cpu"
+FIRST = ("Can you tell me what you saw yesterday?", "Kannst du mir sagen, was du gestern gesehen hast?")  # the still's
+
+
+def weights(name: str) -> int:
+    "How many numbers a model has learned, from the head of its file."
+    content = (ROOT / "results" / name / "model.safetensors").open("rb")
+    with content as file:
+        head = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return sum(math.prod(entry["shape"]) for key, entry in head.items() if key != "__metadata__")
+
+
+def examples() -> list[dict]:
+    "Sentences to click: the still's, then those of the record, from its best output to its worst."
+    ranked = record(TRANSLATOR, "examples.json")
+    better = [int(re.search(r"better than (\d+) %", row["rank"])[1]) for row in ranked]
+    rows = [{"source": row["source"], "reference": row["reference"], "fails": share <= 50} for row, share in zip(ranked, better)]
+    return [{"source": FIRST[0], "fails": False}, *rows]
+
+
+def facts() -> str:
+    "What the translator is, in a paragraph of numbers from records."
+    page = record("21-in-page", "scores.json")
+    told = record(TRANSLATOR, "run.json")
+    rows = [json.loads(line) for line in (ROOT / "results" / TRANSLATOR / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    minutes = max(row.get("seconds", 0) for row in rows) / 60
+    tokens = sum(row.get("tokens", 0) for row in rows) / 1e6
+    size = page["bytes"]["script"] / 1e6
+    assert page["beam 4"]["outputs where page and Python differ"] == 0
+    return (
+        f"{weights(TRANSLATOR) / 1e6:.1f} million weights, {size:.1f} MB, fetched when you first touch it; then everything is"
+        f" computed in this page. Trained for {minutes:.0f} minutes on one core, on {tokens:.1f} million tokens of"
+        f" {told['data']['licence'].rstrip('.')}. It reaches {record(TRANSLATOR, 'scores.json')['bleu']:.1f} BLEU and"
+        " often fails: the examples are taken from its best translation to its worst.")
+
+
+class Translator(SphinxDirective):
+    "`translator`: the explorer of that name around its still, with its sentences, and what it is in numbers."
+
+    has_content = True
+
+    def run(self):
+        config = record(TRANSLATOR, "config.json")["config"]
+        heads = f"{config['N']} {config['h']}"
+        told = {"model": TRANSLATOR, "heads": heads, "first": FIRST[1], "examples": json.dumps(examples(), ensure_ascii=False)}
+        attributes = " ".join(f'data-{name}="{html.escape(value)}"' for name, value in told.items())
+        still = nodes.container()
+        self.state.nested_parse(self.content, self.content_offset, still)
+        return [
+            nodes.raw("", f"<annotated-translator {attributes}>", format="html"), *still.children,
+            nodes.raw("", "</annotated-translator>", format="html"), nodes.paragraph("", facts(), classes=["facts"])]
+
+
 # ---------------------------------------------------------------- find it fast
 
 def inline(words: str) -> list[nodes.Node]:
@@ -208,5 +265,6 @@ def setup(app):
     app.add_role("minutes", Minutes())
     app.add_directive("main-line", MainLine)
     app.add_directive("record-numbers", Records)
+    app.add_directive("translator", Translator)
     app.add_directive("find-it-fast", FindItFast)
     app.connect("doctree-resolved", resolve)

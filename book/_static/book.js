@@ -1,13 +1,14 @@
 // Tables scroll inside themselves on narrow screens; what scrolls can be reached with the keyboard.
 document.addEventListener("DOMContentLoaded", () => {
   const scrolling = () => {
-    for (const box of document.querySelectorAll(".bd-article pre, .bd-article .pst-scrollable-table-container, .bd-article .cell_output .text_html, .bd-article div.math")) {
+    for (const box of document.querySelectorAll(".bd-article pre, .bd-article .pst-scrollable-table-container, .bd-article .cell_output .text_html, .bd-article mjx-container[display]")) {
       if (box.scrollWidth > box.clientWidth + 1) box.tabIndex = 0;
       else box.removeAttribute("tabindex");
     }
   };
-  scrolling();
+  (window.requestIdleCallback ?? setTimeout)(scrolling);
   addEventListener("resize", scrolling);
+  enlarging();
   // The theme's buttons: their names are what one sees on them.
   document.querySelector(".search-button-field")?.removeAttribute("aria-label");
   for (const button of document.querySelectorAll(".theme-switch-button")) {
@@ -32,3 +33,42 @@ document.addEventListener("DOMContentLoaded", () => {
     for (const box of opened) box.open = false;
   });
 });
+
+// Figures enlarge at a touch, or by the button that the keyboard finds beside each; Escape, or a touch beside, closes.
+function enlarging() {
+  const dialog = document.createElement("dialog");
+  dialog.className = "zoom";
+  dialog.setAttribute("aria-label", "The figure, enlarged");
+  dialog.innerHTML = '<button type="button" class="zoom-close" aria-label="Close">\u00d7</button><div class="zoom-pane" tabindex="0"></div>';
+  const pane = dialog.querySelector(".zoom-pane");
+  dialog.querySelector("button").onclick = () => dialog.close();
+  dialog.onclick = event => { if (event.target === dialog) dialog.close(); };
+  const open = picture => {
+    const large = picture.cloneNode(true);
+    large.removeAttribute("id");
+    large.removeAttribute("loading");
+    pane.replaceChildren(large);
+    dialog.showModal();
+    pane.focus();
+  };
+  const inside = picture => {  // what answers touches of its own
+    for (let e = picture.parentElement; e && !e.matches(".bd-article"); e = e.parentElement)
+      if (e.matches("a, button, summary, .zoom, .here, .model-map, .front") || e.localName.includes("-")) return true;
+    return false;
+  };
+  for (const picture of document.querySelectorAll(".bd-article svg.drawing, .bd-article .cell_output img, .bd-article figure img")) {
+    if (inside(picture)) continue;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "zoom-open";
+    button.setAttribute("aria-label", "Enlarge the figure");
+    button.textContent = "\u2922";
+    button.onclick = () => open(picture);
+    const box = document.createElement("span");
+    box.className = "zoomed";
+    picture.replaceWith(box);
+    box.append(picture, button);
+    picture.addEventListener("click", () => open(picture));
+  }
+  document.body.append(dialog);
+}

@@ -1,10 +1,13 @@
 """Chapters 12, 15 and 16: what is counted, drawn and compared."""
 
 import json
+import math
 import random
 
+from annotated.comparison import multiplications
 from annotated.gpu import products
 from annotated.transformer import BASE, BIG
+from annotated.variations import TABLE_3, _prediction_interval
 
 from .canvas import ROOT, Canvas, drawing
 
@@ -175,6 +178,43 @@ def four_layers(c: Canvas) -> None:
     layers(y + 34, "restricted, r = 5", "path 4", [range(-2, 3)] * 4, [0, 2, 4, 6, 7])
 
 
+@drawing("layer-costs", 302, "What a layer costs, over the length of the sentence")
+def layer_costs(c: Canvas) -> None:
+    """The operations of five layers of width 512 over the length of the sentence, both on logarithmic axes. The line of
+    self-attention rises twice as steeply as the others. It begins below the recurrent layer and the convolutions and
+    crosses them at the rings, the recurrent layer last, at 2048 words. Restricted self-attention is the lowest almost
+    everywhere."""
+    d, k, r, first, last = 512, 3, 9, 1, 15
+    left, right, top, base, low, high = 40, 246, 26, 262, 3, 12.5
+    looks = {
+        "self-attention": ("wire o thick", "self-attention", 0), "recurrent": ("wire hand", "recurrent", -3),
+        "convolutional": ("wire", "convolution", 2), "convolutional (separable)": ("wire dash", "separable", 4),
+        "self-attention (restricted)": ("wire o dash", "restricted", 0),
+    }
+
+    def at(n: float, count: float) -> tuple[float, float]:
+        across = (math.log2(n) - first) / (last - first)
+        return left + (right - left) * across, base - (base - top) * (math.log10(count) - low) / (high - low)
+
+    c.text(8, 10, "operations", "small", anchor="start")
+    for power in (3, 6, 9, 12):
+        y = at(2, 10**power)[1]
+        c.line(f"M{left} {y:.2f}H{right}", "rule")
+        c.text(left - 6, y, f"10^{{{power}}}", "small", anchor="end")
+    for n in (2, 32, 512, 8192):
+        x = at(n, 1)[0]
+        c.line(f"M{x:.2f} {top}V{base}", "rule")
+        c.text(x, base + 14, str(n), "small")
+    c.text(right, base + 33, "words, n", "small", anchor="end")
+    for name, (kind, said, shift) in looks.items():
+        points = [at(2**i, multiplications(2**i, d, k, r)[name]) for i in range(first, last + 1)]
+        c.line("M" + "L".join(f"{x:.2f} {y:.2f}" for x, y in points), kind)
+        c.text(right + 8, points[-1][1] + shift, said, "small", anchor="start")
+    for n in (4 * d, k * d / 2, (k + d) / 2, 3 * (r // 2)):  # where the formulas are equal
+        x, y = at(n, 2 * n * n * d)
+        c.shape("circle", "ring", cx=x, cy=y, r=5)
+
+
 @drawing("window", 274, "Restricted self-attention in blocks")
 def window(c: Canvas) -> None:
     """Twelve positions as queries above and as keys below, cut into blocks of two. One block of queries is coloured,
@@ -301,3 +341,38 @@ def equal_areas(c: Canvas) -> None:
         box = c.box(56, base - high, wide, high, f"{updates[name]:,} updates", kind=kind, round=0)
         c.wire((44, box.bottom), (44, box.top))
         c.text(36, box.cy, "cost", "small soft", anchor="end")
+
+
+@drawing("rows-of-heads", 190, "Rows A of Table 3, the paper's differences from base and ours")
+def rows_of_heads(c: Canvas) -> None:
+    """Four rows of one, four, sixteen and thirty-two heads on an axis of log perplexity, less being better. On each, a
+    hollow dot is the paper's difference from its base model and a filled dot ours. A shaded band around zero shows
+    where one more training of our base model would lie."""
+    folder, measured = ROOT / "results" / "17-variations" / "runs", {}
+    for path in sorted(folder.glob("*.json")):
+        run = json.loads(path.read_text(encoding="utf-8"))
+        measured.setdefault(run["row"], []).append(run["perplexity"])
+    paper = json.loads((ROOT / "book" / "paper.json").read_text(encoding="utf-8"))["table_3"]
+    published = dict(zip(TABLE_3, (row["ppl"] for row in paper)))
+    names = [name for name in TABLE_3 if name.startswith("A ")]
+    means = {name: sum(map(math.log, measured[name])) / len(measured[name]) for name in ("base", *names)}
+    ours = [means[name] - means["base"] for name in names]
+    theirs = [math.log(published[name] / published["base"]) for name in names]
+    band = [math.log(end) - means["base"] for end in _prediction_interval(measured["base"])]
+    low, high = min(ours + theirs + band), max(ours + theirs + band)
+    left, right, base = 84, 344, 142
+
+    def at(value: float) -> float:
+        return left + (right - left) * (value - low) / (high - low)
+
+    c.shape("rect", "block", x=at(band[0]), y=14, width=at(band[1]) - at(band[0]), height=base - 14)
+    c.line(f"M{at(0):.2f} 14V{base}", "wire dash")
+    c.text(at(0), base + 14, "0", "small")
+    c.text(352, base + 34, "log perplexity − base's; less is better", "small", anchor="end")
+    for i, (name, mine, other) in enumerate(zip(names, ours, theirs)):
+        y = 32 + 29 * i
+        c.text(8, y, f"{name.split('=')[1]} head{'s' * (i > 0)}", "small", anchor="start")
+        c.line(f"M{left - 8} {y}H352", "rule")
+        c.line(f"M{at(other):.2f} {y}H{at(mine):.2f}", "wire")
+        c.dot(at(mine), y, hue="o", r=5)
+        c.shape("circle", "box", cx=at(other), cy=y, r=5)

@@ -156,6 +156,33 @@ def clock(c: Canvas, x: float, y: float, angle: float) -> None:
     c.dot(x, y, r=2)
 
 
+@drawing("two-positions", 262, "Two positions that move together")
+def two_positions(c: Canvas) -> None:
+    """Four clocks with two hands each, at the positions 0 and 3, and under them the same clocks at the positions 20
+    and 23. All hands have turned, the fast ones at the left by far more than the slow ones at the right. The angle
+    between the two hands of a clock is the same in both rows, and so is the inner product at the end of the row."""
+    d_model, k = 8, 3
+    c.text(6, 14, "clocks of four pairs", "small soft", anchor="start")
+    c.text(354, 14, "inner product", "small soft", anchor="end")
+    for row, p in enumerate((0, 20)):
+        y = 78 + 116 * row
+        places = torch.tensor([p, p + k])
+        c.text(6, y - 42, f"positions {p} and {p + k}", "strong", anchor="start")
+        turn = _angles(places, torch.arange(0, d_model, 2).double() / d_model)
+        for pair in range(d_model // 2):
+            x = 34 + 62 * pair
+            c.shape("circle", "box", cx=x, cy=y, r=24)
+            for hue, angle in zip("qk", turn[:, pair].tolist()):
+                c.wire((x, y), (x + 21 * math.sin(angle), y - 21 * math.cos(angle)), hue=hue, kind="thick", head=False)
+            c.dot(x, y, r=2)
+            if row == 0:
+                c.text(x, y + 40, f"pair {pair}", "small soft")
+        here, there = positional_encoding(places, d_model)
+        c.text(354, y, f"{here @ there:.2f}", "strong", anchor="end")
+    c.text(6, 244, "first position", "small q", anchor="start")
+    c.text(106, 244, "second position", "small k", anchor="start")
+
+
 @drawing("one-matrix", 352, "One matrix, two uses")
 def one_matrix(c: Canvas) -> None:
     """In the middle a matrix with a row for each of six words. From the left an identifier points to the row of

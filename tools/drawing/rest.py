@@ -314,7 +314,7 @@ def tree_sequence(c: Canvas) -> None:
 
     put(tree, 0)
     symbols = linearize(text)
-    c.text(8, 244, "the target of the model", "small soft", anchor="start")
+    c.text(8, 244, "the tree as a sequence of symbols", "small soft", anchor="start")
     wide, words = 344 / len(symbols), iter(SOURCE)
     for i, symbol in enumerate(symbols):
         kind = "block" if symbol == "*" else "box"

@@ -3,7 +3,8 @@
     python tools/web/fetch.py
 
 `npm ci` fetches the packages of package.json at the versions of package-lock.json and checks them against the digests
-there. What is used of them goes to `.cache/web-DIGEST`, whole or not at all: `page` for the book, `test` for its tests.
+there. What is used of them goes to `.cache/web-DIGEST`, whole or not at all: `page` for the book, `node` to typeset its
+formulas, `test` for its tests, `lint` to check its scripts.
 Where there is no npm the build goes on: math from the CDN, the reader's own typefaces, and a line that says so.
 """
 
@@ -30,6 +31,12 @@ FILES = {  # pattern in node_modules -> folder
     "mathjax/es5/tex-mml-chtml.js": "page/mathjax",
     "mathjax/es5/output/chtml/fonts/woff-v2/*": "page/mathjax/output/chtml/fonts/woff-v2",
     "mathjax/LICENSE": "page/mathjax",
+    "mathjax/es5/node-main.js": "node",  # with which node typesets at build time
+    "mathjax/es5/adaptors/liteDOM.js": "node/adaptors",
+    "mathjax/es5/input/tex.js": "node/input",
+    "mathjax/es5/output/chtml.js": "node/output",
+    "mathjax/es5/output/chtml/fonts/tex.js": "node/output/chtml/fonts",
+    "mathjax/es5/a11y/assistive-mml.js": "node/a11y",
     "axe-core/axe.min.js": "test",
 }
 for name, subsets in TYPE.items():
@@ -58,6 +65,13 @@ def gather(modules: Path, folder: Path) -> None:
             shutil.copyfile(path, folder / below / name)
 
 
+def keep_linter(modules: Path, folder: Path) -> None:
+    "eslint stays with all that it needs; what the page itself uses has been gathered."
+    for name in ("mathjax", "@fontsource-variable", "axe-core"):
+        shutil.rmtree(modules / name)
+    modules.rename(folder / "node_modules")
+
+
 def fetch() -> Path | None:
     "The folder with everything, fetched if it is not here yet; None where it cannot be had."
     npm = shutil.which("npm")
@@ -76,6 +90,8 @@ def fetch() -> Path | None:
             return None
         whole = Path(scratch) / "whole"
         gather(Path(scratch) / "node_modules", whole)
+        (whole / "lint").mkdir()
+        keep_linter(Path(scratch) / "node_modules", whole / "lint")
         try:
             whole.rename(place())
         except OSError:  # another build was first

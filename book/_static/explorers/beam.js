@@ -166,8 +166,8 @@
         draw();
       },
     });
-    root.append(line.input, el("div", { class: "row" }, width, alpha),
-      el("div", { class: "row" }, steps.buttons, where, line.status), stage, below);
+    root.append(line.input, el("div", { class: "controls" }, width, alpha),
+      el("div", { class: "controls" }, steps.buttons, where, line.status), stage, below);
     draw();
     once(draw)(); // when the page has given it a width, the tree is scrolled to its step
   }

@@ -436,7 +436,8 @@ function* search(model, source, { beam = 4, alpha = 0.6, maxLen, top = Math.max(
     const open = Math.max(...hypotheses.map(({ score, logP }) => (score === null ? logP : -Infinity)));
     const [best] = hypotheses.filter(({ score }) => score !== null).sort((a, b) => b.score - a.score);
     const attainable = Math.max(open / penalty(length), open / penalty(limit));
-    const over = open === -Infinity || best?.score >= attainable; // nothing unfinished can become better
+    // Over where nothing unfinished can become better than the best that is finished.
+    const over = open === -Infinity || best?.score >= attainable;
     yield { hypotheses, candidates, attention, best: over ? best : null };
     if (over) return;
   }

@@ -100,7 +100,7 @@
     const redraw = once(draw);
     root.append(
       canvas(2 * SIDE + 12, SIDE + 22, null, left.ground, right.ground, wires, marks, output, outputName),
-      el("div", { class: "row" }, scale, heat), numbers);
+      el("div", { class: "controls" }, scale, heat), numbers);
     draw();
   }
 

@@ -229,7 +229,7 @@
     });
     const memory = el("div", { class: "held-row" });
     root.append(line.input,
-      el("div", { class: "row" }, steps.buttons, line.status),
+      el("div", { class: "controls" }, steps.buttons, line.status),
       where, memory, el("div", { class: "two" }, drawing, el("div", {}, choices, panel)));
     offer();
     draw();

@@ -37,10 +37,24 @@
 
   const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
 
+  /** What write(digits) gives, toFixed or toExponential, but of two equally near numbers the even one, as in Python. */
+  function rounded(write, digits) {
+    const tie = /^(.*?)\.?50{29}(e.*)?$/.exec(write(digits + 30));
+    return tie && "02468".includes(tie[1].at(-1)) ? tie[1] + (tie[2] ?? "") : write(digits);
+  }
+
   /** A number as people read it: so many digits after the point, a true minus, thousands apart. */
   function words(x, digits = 2) {
-    const text = Math.abs(x).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
-    return (x < 0 && Number(text.replaceAll(",", "")) !== 0 ? "\u2212" : "") + text;
+    const text = rounded((places) => Math.abs(x).toFixed(places), digits);
+    const [whole, ...rest] = text.split(".");
+    return (x < 0 && Number(text) !== 0 ? "\u2212" : "") + [whole.replace(/\B(?=(\d{3})+$)/g, ","), ...rest].join(".");
+  }
+
+  /** A number of any size, in three digits: 6.99 · 10⁻⁴ */
+  function scientific(x, digits = 2) {
+    const [front, power] = rounded((places) => x.toExponential(places), digits).split("e");
+    const raised = [...String(Number(power))].map((sign) => (sign === "-" ? "\u207b" : "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"[sign]));
+    return `${front} \u00b7 10${raised.join("")}`;
   }
 
   // ---- the document
@@ -83,12 +97,66 @@
     };
   }
 
+  /** A drawing whose units are pixels: draw(width) makes it, now and whenever its column changes; `redraw` asks for it. */
+  function fitted(draw, most = 672) {
+    const box = el("div", { class: "fitted" });
+    let width = 0;
+    box.redraw = () => {
+      if (width) box.replaceChildren(draw(width));
+    };
+    new ResizeObserver(() => {
+      const now = Math.round(clamp(box.clientWidth, 260, most));
+      if (now === width) return;
+      width = now;
+      box.redraw();
+    }).observe(box);
+    return box;
+  }
+
+  /** A path through points; those that are no numbers interrupt it. */
+  const path = (points) => points.reduce(([drawn, off], [x, y]) =>
+    (Number.isFinite(x + y) ? [`${drawn}${off ? "M" : "L"}${x.toFixed(1)} ${y.toFixed(1)}`, false] : [drawn, true]), ["", true])[0];
+
+  /**
+   * The frame of a plot: `frame` to put first into its drawing, and where a value lies, x(value) and y(value).
+   *
+   * An axis is { from, to, ticks: [[value, "what is read"], ...], label, log }.
+   */
+  function plot({ width, height, x, y, left = 52 }) {
+    const place = ({ from, to, log }, low, high) => {
+      const f = log ? Math.log : Number;
+      return (value) => low + ((f(value) - f(from)) / (f(to) - f(from))) * (high - low);
+    };
+    const [right, top, bottom] = [width - 20, 26, height - 44];
+    const [X, Y] = [place(x, left, right), place(y, bottom, top)];
+    const frame = svg("g", {},
+      x.ticks.map(([value, text]) => [
+        svg("path", { class: "rule", d: `M${X(value)} ${top}V${bottom}` }),
+        svg("text", { class: "small soft", "text-anchor": "middle", x: X(value), y: bottom + 17 }, text)]).flat(),
+      y.ticks.map(([value, text]) => [
+        svg("path", { class: "rule", d: `M${left} ${Y(value)}H${right}` }),
+        svg("text", { class: "small soft", "text-anchor": "end", x: left - 6, y: Y(value) + 4 }, text)]).flat(),
+      svg("text", { class: "small", x: 2, y: 14 }, y.label),
+      svg("text", { class: "small", "text-anchor": "end", x: right, y: height - 8 }, x.label));
+    return { frame, x: X, y: Y };
+  }
+
   const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
   // ---- controls: native inputs with their labels; each returns an element with `value`
 
   let count = 0;
   const fresh = () => `explorer-${++count}`;
+
+  /** The control's `value` is a property of its input. */
+  function reflect(box, input, name) {
+    Object.defineProperty(box, "value", {
+      get: () => input[name],
+      set(x) {
+        input[name] = x;
+      },
+    });
+  }
 
   /** A range input with its label and its number: slider({ label, min, max, step, value, show, change }). */
   function slider({ label, min, max, step = 1, value, show = String, change = () => {} }) {
@@ -138,7 +206,7 @@
     const input = el("input", { type: "checkbox", checked: value });
     input.addEventListener("change", () => change(input.checked));
     const box = el("label", { class: "control toggle" }, input, " ", label);
-    Object.defineProperty(box, "value", { get: () => input.checked, set: (x) => (input.checked = x) });
+    reflect(box, input, "checked");
     return box;
   }
 
@@ -150,7 +218,7 @@
     const input = el("input", { type: "text", id, value, maxlength: max, autocomplete: "off", spellcheck: "false" });
     input.addEventListener("input", () => change(input.value));
     const box = el("div", { class: "control field" }, el("label", { for: id }, label), input);
-    Object.defineProperty(box, "value", { get: () => input.value, set: (x) => (input.value = x) });
+    reflect(box, input, "value");
     return box;
   }
 
@@ -186,7 +254,7 @@
     const head = el("tr", {}, heads.map((x) => el("th", { scope: "col" }, x)));
     const body = rows.map(([first, ...rest]) =>
       el("tr", {}, el("th", { scope: "row" }, first), rest.map((x) => el("td", {}, x))));
-    return el("div", { class: "numbers" }, el("table", {}, el("thead", {}, head), el("tbody", {}, body)));
+    return el("div", { class: "readings" }, el("table", {}, el("thead", {}, head), el("tbody", {}, body)));
   }
 
   // ---- the element
@@ -220,7 +288,8 @@
   }
 
   const shared = {
-    dot, softmax, matmul, random, normal, clamp, words, el, svg, canvas, shade, once, still,
+    dot, softmax, matmul, random, normal, clamp, words, scientific, el, svg, canvas, shade, once, still,
+    fitted, path, plot,
     slider, choice, toggle, button, field, drag, table, explorer,
   };
   globalThis.annotated = Object.assign(globalThis.annotated ?? {}, shared);

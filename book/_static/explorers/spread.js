@@ -63,7 +63,7 @@
       seed += 1;
       redraw();
     });
-    root.append(el("div", { class: "row" }, width, again),
+    root.append(el("div", { class: "controls" }, width, again),
       canvas(WIDE, 2 * (HIGH + 24), "Two rows of bars: the weights of eight random keys, as the table says",
         panels.map((panel) => panel.group)),
       numbers, el("p", {}, `The bars are one query, the numbers means over ${DRAWS}.`));

@@ -82,7 +82,7 @@
       Array.from({ length: kind === "encoder" ? config.N : config.N_decoder }, (_, layer) => row(kind, layer)));
     const heads = el("tr", {}, el("th", { scope: "col" }, "heads"),
       Array.from({ length: config.h }, (_, i) => el("th", { scope: "col" }, String(i + 1))), el("th", { scope: "col" }));
-    root.append(line.input, el("div", { class: "numbers" }, el("table", {}, el("thead", {}, heads), el("tbody", {}, rows))),
+    root.append(line.input, el("div", { class: "readings" }, el("table", {}, el("thead", {}, heads), el("tbody", {}, rows))),
       line.status, result);
     show(begun);
   }

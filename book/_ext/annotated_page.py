@@ -1,0 +1,355 @@
+"""What a page weighs and how it is found: built pages, mended after the theme has written them.
+
+Formulas are typeset here, not in the reader's browser; icons are drawings in the page, not a script and three fonts;
+what no page needs before the first touch is not asked for. Beside the pages come a site map and a root page.
+"""
+
+import functools
+import hashlib
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from xml.etree import ElementTree
+
+from docutils import nodes
+from sphinx.util import logging
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+TYPESETTER = ROOT / "tools" / "web" / "typeset.js"
+log = logging.getLogger(__name__)
+
+
+# ---------------------------------------------------------------- formulas
+
+FORMULA = re.compile(r'(<(?:span|div) class="[^"]*\bmath notranslate nohighlight\b[^"]*"[^>]*>(?:\s*<span class="eqno">.*?</span>)?)\s*\\([(\[])(.*?)\\[)\]]\s*</(span|div)>([,.;:!?)\u2019\u201d]*)', re.S)
+
+
+LONG = 90  # signs of TeX: on a line of its own, such a formula may be cut before a sign of relation as well
+
+
+def parts(tex: str) -> list[str]:
+    r"A displayed formula cut at each \quad that stands in no group: its parts may stand below each other on a narrow page."
+    out, depth, last = [], 0, 0
+    for found in re.finditer(r"\\q?quad(?![a-z])|\\left(?![a-z])|\\right(?![a-z])|\\begin|\\end|\\times|\\\W|[{}=+]", tex):
+        sign = found[0]
+        depth += {"{": 1, r"\left": 1, r"\begin": 1, "}": -1, r"\right": -1, r"\end": -1}.get(sign, 0)
+        relation = sign in ("=", "+", r"\times") and len(tex) > LONG
+        if depth == 0 and (sign in (r"\qquad", r"\quad") or relation):
+            out.append(tex[last:found.start()])
+            last = found.start() if relation else found.end()
+    return [part.strip() for part in (*out, tex[last:]) if part.strip()]
+
+
+def formulas(page: str) -> list[tuple[str, bool]]:
+    "The formulas of a page that are not typeset yet: TeX, and whether it stands on a line of its own."
+    return [(part, found[2] == "[") for found in FORMULA.finditer(page) for part in pieces(found)]
+
+
+def pieces(found: re.Match) -> list[str]:
+    "The TeX of a match of `FORMULA`; a displayed one in its parts."
+    tex = html.unescape(found[3])
+    return parts(tex) if found[2] == "[" else [tex]
+
+
+class Typesetter:
+    "Formulas as HTML, kept beside the build: a page that is not written again must find its glyphs in the same stylesheet."
+
+    def __init__(self, folder: Path, kept: Path):
+        self.folder, self.kept = folder, kept
+        self.of = hashlib.sha256(TYPESETTER.read_bytes() + str(folder).encode()).hexdigest()
+        self.html: dict[str, str] = {}
+        self.css = ""
+        if kept.is_file() and (known := json.loads(kept.read_text(encoding="utf-8")))["of"] == self.of:
+            self.html, self.css = known["html"], known["css"]
+
+    def learn(self, wanted: set[tuple[str, bool]]) -> bool:
+        "Typeset what is new; False where that cannot be done."
+        old = {(key[1:], key[0] == "[") for key in self.html}
+        if wanted <= old:
+            return True
+        asked = sorted(old | wanted)
+        command = ["node", str(TYPESETTER), str(self.folder)]
+        done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, encoding="utf-8")
+        if done.returncode:
+            log.info("node cannot typeset: %s", done.stderr.strip().split("\n")[0])
+            return False
+        told = json.loads(done.stdout)
+        self.html = {("[" if display else "(") + tex: markup for (tex, display), markup in zip(asked, told["html"])}
+        self.css = told["css"]
+        self.kept.write_text(json.dumps({"of": self.of, "html": self.html, "css": self.css}), encoding="utf-8")
+        return True
+
+    def typeset(self, page: str) -> str:
+        return FORMULA.sub(self.one, page)
+
+    def one(self, found: re.Match) -> str:
+        "A formula in place; a comma behind it stays on its line."
+        markup = [self.html[found[2] + piece] for piece in pieces(found)]
+        if found[2] == "[":
+            on = [' class="on"' if re.match(r"[=+]|\\times", piece) else "" for piece in pieces(found)]
+            markup = ['<span class="parts">', *(f"<span{c}>{part}</span>" for c, part in zip(on, markup)), "</span>"]
+        typeset = f"{found[1]}{''.join(markup)}</{found[4]}>"
+        return f'<span class="together">{typeset}{found[5]}</span>' if found[5] and found[4] == "span" else typeset + found[5]
+
+
+# ---------------------------------------------------------------- icons
+
+ICON = re.compile(r'(?:"([\w-]+)"|(?<![\w"-])([a-z]\w*)):\[(\d+),(\d+),\[([^\]]*)\],"[0-9a-f]+","([^"]+)"')
+PLACE = re.compile(r'<(i|span) class="([^"]*\bfa[a-z]?(?:-solid|-brands|-regular)? [^"]*)"([^>]*)></\1>')
+
+
+@functools.cache
+def icons(script: Path) -> dict[str, tuple[str, str, str]]:
+    "Name -> width, height and outline, out of the script that the theme ships; where packs share a name, the solid one."
+    out: dict[str, tuple[str, str, str]] = {}
+    also: dict[str, tuple[str, str, str]] = {}
+    for quoted, bare, width, height, aliases, outline in ICON.findall(script.read_text(encoding="utf-8")):
+        out[quoted or bare] = (width, height, outline)
+        also |= {alias: (width, height, outline) for alias in re.findall(r'"([\w-]+)"', aliases)}
+    return also | out
+
+
+def drawn(page: str, known: dict[str, tuple[str, str, str]]) -> str:
+    "A page whose icons are inline SVG, with the classes by which the theme styles them."
+    def draw(found: re.Match) -> str:
+        classes = found[2].split()
+        name = next((c.removeprefix("fa-") for c in classes if c.removeprefix("fa-") in known and c != "fa-solid"), None)
+        if name is None:
+            return found[0]
+        width, height, outline = known[name]
+        attributes = re.sub(r'\s*\btitle="[^"]*"', "", found[3])
+        return f'<svg class="icon {" ".join(classes)}"{attributes} viewBox="0 0 {width} {height}" aria-hidden="true"><path d="{outline}"/></svg>'
+    return PLACE.sub(draw, page)
+
+
+# ---------------------------------------------------------------- what a page asks for
+
+SEARCH = re.compile(r'\s*<script src="[^"]*(?:_static/searchtools|_static/language_data|searchindex)\.js[^"]*"></script>')
+FONT_SCRIPT = re.compile(r'\s*(?:<!-- So that users can add custom icons -->\s*)?<script[^>]*\bsrc="[^"]*scripts/fontawesome\.js[^"]*"></script>')
+VIEWPORT = re.compile(r'\s*<meta name="viewport"[^>]*>')
+DOCSEARCH = re.compile(r'\s*<meta name="docsearch:[^>]*>')
+
+
+def lighter(page: str, search: bool) -> str:
+    "A page that asks for no font of icons, once for its width, and only where one searches for the index of all words."
+    page = DOCSEARCH.sub("", FONT_SCRIPT.sub("", page))
+    if not search:
+        page = SEARCH.sub("", page)
+    once = iter([True])
+    return VIEWPORT.sub(lambda found: found[0] if next(once, False) else "", page)
+
+
+def hardened(page: str) -> str:
+    "A page whose links to a new window tell that window nothing of this one."
+    return re.sub(r'<a\b(?![^>]*\srel=)([^>]*\starget="_blank")', r'<a rel="noopener"\1', page)
+
+
+IMAGE = re.compile(r'<img\b(?![^>]*\bwidth=)([^>]*?\bsrc="([^":]+\.(?:svg|png))"[^>]*?)/?>')
+
+
+@functools.cache
+def size(path: Path) -> tuple[int, int] | None:
+    "The width and height of an image in CSS pixels."
+    if path.suffix == ".png":
+        head = path.read_bytes()[:24]
+        return int.from_bytes(head[16:20]), int.from_bytes(head[20:24])
+    opening = re.search(r"<svg\b[^>]*>", path.read_text(encoding="utf-8"), re.S)
+    box = opening and re.search(r'viewBox="([\d.\s-]+)"', opening[0])
+    told = opening and [re.search(rf'\s{side}="([\d.]+)(pt|px)?"', opening[0]) for side in ("width", "height")]
+    if told and all(told):
+        return tuple(round(float(side[1]) * (4 / 3 if side[2] == "pt" else 1)) for side in told)
+    return tuple(round(float(x)) for x in box[1].split()[2:]) if box else None
+
+
+def spaced(page: str, folder: Path) -> str:
+    "A page whose images keep their place free until they come, and come when they are near."
+    def space(found: re.Match) -> str:
+        path = (folder / found[2]).resolve()
+        sides = size(path) if path.is_file() else None
+        late = "" if "logo" in found[2] or "loading=" in found[1] else ' loading="lazy"'
+        return f'<img{found[1].rstrip()} width="{sides[0]}" height="{sides[1]}"{late}>' if sides else found[0]
+    return IMAGE.sub(space, page)
+
+
+# The figures' mid-tones (annotated.mplstyle) read on any ground, but not at 4.5:1: on the page their words take its hues.
+WORDS = {  # in the figure -> on light, on dark
+    "767676": ("5d5a53", "a9a69d"), "8a8a8a": ("66665f", "a9a69d"), "2a7fbf": ("1d6ba6", "6fb1e6"), "d9861a": ("9a5a08", "e6a44a"),
+    "1f9d77": ("14724f", "56c09a"), "c2557f": ("a83f68", "e58bb0"), "7d6bb5": ("6a57a8", "ab9be0"),
+}
+WORD = re.compile(r"(<text\b[^>]*?\bfill: #)(" + "|".join(WORDS) + r")\b")
+FIGURE = re.compile(r'<img\b(?![^>]*\bonly-)([^>]*?\bsrc=")([^":]*_images/[^":]+)\.svg("[^>]*)>')
+
+
+def coloured(svg: str, theme: int) -> str:
+    "A figure whose words have the hues of a theme, 0 light or 1 dark."
+    return WORD.sub(lambda found: found[1] + WORDS[found[2]][theme], svg)
+
+
+def themed(page: str, folder: Path) -> str:
+    "A page whose figures come in two versions, of which a theme shows its own."
+    def both(found: re.Match) -> str:
+        path = (folder / f"{found[2]}.svg").resolve()
+        dark = path.with_name(f"{path.stem}-dark.svg")
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if WORD.search(text):  # as the notebook has it: copied anew by this build
+            dark.write_text(coloured(text, 1), encoding="utf-8")
+            path.write_text(coloured(text, 0), encoding="utf-8")
+        if not dark.is_file():
+            return found[0]
+
+        def shown(theme: str, name: str) -> str:
+            image = f"<img{found[1]}{name}.svg{found[3]}>"
+            with_class = re.sub(r'\bclass="', f'class="{theme} ', image)
+            return with_class if with_class != image else image.replace("<img", f'<img class="{theme}"', 1)
+        return shown("only-light", found[2]) + shown("only-dark", f"{found[2]}-dark")
+    return FIGURE.sub(both, page)
+
+
+def faces(page: str, above: str) -> str:
+    "A page that asks at once for the typefaces of its first lines, and has icons for bookmarks of every kind."
+    if "rel=\"apple-touch-icon\"" in page or "_static/faces.css" not in page:
+        return page
+    more = "".join(f'<link rel="preload" as="font" type="font/woff2" crossorigin href="{above}_static/fonts/{name}-latin-wght-normal.woff2" />\n'
+                   for name in ("source-serif-4", "source-sans-3"))
+    more += f'<link rel="icon" type="image/png" sizes="180x180" href="{above}_static/icon.png" />\n'
+    more += f'<link rel="apple-touch-icon" href="{above}_static/icon.png" />\n'
+    return page.replace('<meta charset="utf-8" />', '<meta charset="utf-8" />\n' + more, 1)
+
+
+def finish(app, error) -> None:
+    "Mend what the theme's templates write and no page's context can change."
+    if error is not None or app.builder.format != "html":
+        return
+    out = Path(app.outdir)
+    script = out / "_static" / "scripts" / "fontawesome.js"
+    known = icons(script) if script.is_file() else {}
+    size.cache_clear()
+    paths = [path for path in sorted(out.rglob("*.html")) if "_static" not in path.relative_to(out).parts]
+    texts = {path: path.read_text(encoding="utf-8") for path in paths}
+    new = {}
+    for path, text in texts.items():
+        text = lighter(hardened(drawn(text, known)), search=path.name == "search.html")
+        new[path] = faces(themed(spaced(text, path.parent), path.parent), up(app, path))
+    new = typeset(app, new)
+    for path in paths:
+        if new[path] != texts[path]:
+            path.write_text(new[path], encoding="utf-8")
+    if app.config.html_baseurl:
+        root(app, out)
+        site_map(app, out)
+
+
+def typeset(app, pages: dict[Path, str]) -> dict[Path, str]:
+    "All pages with their formulas typeset; where there is no node, with MathJax on those that have formulas."
+    wanted = {path: found for path, text in pages.items() if (found := formulas(text))}
+    folder = app.config.annotated_web
+    setter = Typesetter(Path(folder) / "node", Path(app.doctreedir) / "formulas.json") if folder and shutil.which("node") else None
+    if setter is None or not setter.learn({formula for found in wanted.values() for formula in found}):
+        return {path: text.replace("</head>", client(app, path) + "</head>") if path in wanted and "tex-mml-chtml" not in text else text
+                for path, text in pages.items()}
+    (Path(app.outdir) / "_static" / "formulas.css").write_text(setter.css, encoding="utf-8")
+    out = dict(pages)
+    for path in wanted:
+        sheet = f'<link rel="stylesheet" type="text/css" href="{up(app, path)}_static/formulas.css" />\n'
+        text = setter.typeset(pages[path])
+        out[path] = text if "formulas.css" in text else text.replace("</head>", sheet + "</head>")
+    return out
+
+
+def up(app, path: Path) -> str:
+    "The way from a page to the root."
+    return "../" * (len(path.relative_to(app.outdir).parts) - 1)
+
+
+def client(app, path: Path) -> str:
+    "What a page needs to typeset its formulas itself."
+    hosted = "://" not in app.config.mathjax_path
+    address = f"{up(app, path)}_static/{app.config.mathjax_path}" if hosted else app.config.mathjax_path
+    more = "".join(f' {key}="{value}"' for key, value in app.config.mathjax_options.items())
+    return (f"<script>window.MathJax = {json.dumps(app.config.mathjax3_config or {})}</script>\n"
+            f'<script defer src="{address}"{more}></script>\n')
+
+
+# ---------------------------------------------------------------- to be found and shared
+
+ADDRESS = re.compile(r'(<(?:a|link|script|img|form|source)\b[^>]*?\s(?:href|src|action)=")([^"]*)"')
+
+
+def root(app, out: Path) -> None:
+    "The front page at the root as well, with its own links, instead of a page that sends one on."
+    front = out / f"{app.config.root_doc}.html"
+    if not front.is_file() or front == out / "index.html":
+        return
+    below = f"{front.parent.name}/"
+
+    def moved(address: str) -> str:
+        if address.startswith("../"):
+            return address[3:]
+        return address if re.match(r"#|[a-z]+:|//", address) or not address else below + address
+    text = front.read_text(encoding="utf-8").replace('data-content_root="../"', 'data-content_root="./"')
+    (out / "index.html").write_text(ADDRESS.sub(lambda found: f'{found[1]}{moved(found[2])}"', text), encoding="utf-8")
+
+
+def site_map(app, out: Path) -> None:
+    "Every page of the book, as search engines read it. sphinx-sitemap would list only those written by the last build."
+    tree = ElementTree.Element("urlset", xmlns="http://www.sitemaps.org/schemas/sitemap/0.9")
+    for docname in sorted(app.env.found_docs):
+        place = ElementTree.SubElement(ElementTree.SubElement(tree, "url"), "loc")
+        place.text = canonical(app, docname)
+    ElementTree.ElementTree(tree).write(out / "sitemap.xml", encoding="utf-8", xml_declaration=True)
+    (out / "robots.txt").write_text(f"User-agent: *\nAllow: /\nSitemap: {app.config.html_baseurl}sitemap.xml\n", encoding="utf-8")
+
+
+def canonical(app, docname: str) -> str:
+    "The one address of a page; the front page's is the root."
+    return app.config.html_baseurl + ("" if docname == app.config.root_doc else f"{docname}.html")
+
+
+def description(doctree) -> str:
+    "The first paragraph of a page that is neither its masthead nor a quote, 160 signs of it at most."
+    apart = (nodes.block_quote, nodes.table, nodes.figure, nodes.Admonition, nodes.raw, nodes.container)
+    for paragraph in doctree.findall(nodes.paragraph):
+        around, inside = paragraph.parent, False
+        while around is not None:
+            inside, around = inside or isinstance(around, apart), around.parent
+        words = " ".join(paragraph.astext().split())
+        if inside or paragraph["classes"] or len(words) < 60:
+            continue
+        return words if len(words) <= 160 else words[:157].rsplit(" ", 1)[0].rstrip(",;:") + "..."
+    return ""
+
+
+def about(app, pagename, templatename, context, doctree) -> None:
+    "Title, description and canonical address of a page, before sphinxext-opengraph writes its tags."
+    if doctree is None:
+        return
+    if pagename == app.config.root_doc:
+        context["title"], context["docstitle"] = app.config.html_title, ""  # else the title stands there twice
+    words = description(doctree)
+    if words:
+        context["meta"] = (context.get("meta") or {}) | {"og:description": words}
+        context["metatags"] += f'\n<meta name="description" content="{html.escape(words)}" />\n'
+    if app.config.html_baseurl:
+        context["pageurl"] = canonical(app, pagename)
+
+
+def addresses(app, config) -> None:
+    "Where the book is published follows from where its repository is."
+    found = re.fullmatch(r"https://github\.com/([^/]+)/([^/]+?)(?:\.git)?/?", config.html_theme_options.get("repository_url", ""))
+    if found and not config.html_baseurl:
+        config.html_baseurl = f"https://{found[1]}.github.io/{found[2]}/"
+        config.ogp_site_url = config.html_baseurl
+        config.notfound_urls_prefix = f"/{found[2]}/"
+    config.ogp_site_name = config.html_title
+
+
+def setup(app):
+    app.add_config_value("annotated_web", "", "")
+    app.connect("config-inited", addresses, priority=100)
+    app.connect("html-page-context", about, priority=400)
+    app.connect("build-finished", finish, priority=900)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

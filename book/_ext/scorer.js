@@ -1,0 +1,67 @@
+// What the search page does besides Sphinx's own: this file becomes a part of language_data.js, behind searchtools.js.
+// A result that is about the words stands before one in which they occur: entries of the index (the glossary's terms),
+// then headings that have all words of the query, questions first if the query asks one; then Sphinx's results.
+if (typeof Search !== "undefined") {
+  const same = {sqrt: "root", kv: "key value", norm: "normalisation", layernorm: "layer normalisation",
+    ffn: "feed forward", lr: "learning rate", mha: "multi head attention", pos: "position", enc: "encoding"};
+  const asking = /^(why|how|what|which|does|do|is|are|can|could|should|must|when|where)$/;
+  const chapter = /^notebooks\/\d/;
+  const stemmer = new Stemmer();
+
+  const words = text => {
+    const plain = text.replace(/<[^>]*>/g, " ").toLowerCase().replace(/iz(e|ing|ation|ed)/g, "is$1");
+    const split = splitQuery(plain.replace(/-/g, " ")).flatMap(word => (same[word] ?? word).split(" "));
+    const kept = split.filter(word => !stopwords.includes(word) && !/^\d+$/.test(word));
+    return [...new Set((kept.length ? kept : split).map(word => stemmer.stemWord(word)))];
+  };
+  // The share of a heading that a query names; 0 unless it names all of the query. The last word may be unfinished.
+  const covered = (asked, title) => {
+    const there = words(title);
+    const found = asked.every(word => there.some(other => other === word || word.length > 2 && other.startsWith(word)));
+    return found && there.length ? Math.min(1, asked.length / there.length) : 0;
+  };
+  const own = query => {
+    const {titles, docnames, filenames, alltitles, indexentries} = Search._index;
+    const asked = words(query), question = asking.test(query.trim().split(/\s/)[0].toLowerCase());
+    const out = [];
+    if (!asked.length) return out;
+    const add = (file, name, id, score) => {
+      const part = chapter.test(docnames[file]) ? 1 : /^book\/api/.test(docnames[file]) ? 0.4 : 0.8;
+      out.push([docnames[file], name, id ? "#" + id : "", null, Math.round(1000 * score * part) / 10, filenames[file]]);
+    };
+    for (const [entry, places] of Object.entries(indexentries)) {
+      const share = covered(asked, entry);
+      if (share) places.forEach(([file, , main]) => add(file, titles[file], "", 1 + share + (main ? .1 : 0)));
+    }
+    for (const [title, places] of Object.entries(alltitles)) {
+      const share = covered(asked, title);
+      if (!share) continue;
+      for (const [file, id] of places) {
+        const asks = title.trim().endsWith("?");
+        const name = id === null ? titles[file] : `${titles[file]} > ${title}`;
+        add(file, name, id, share + (id === null ? .6 : 0) + (asks && question ? 1 : 0));
+      }
+    }
+    return out;
+  };
+
+  const plain = Search._performSearch;
+  Search._performSearch = (query, ...rest) => {
+    const best = new Map();  // place -> its best result
+    const ahead = own(query).sort((a, b) => a[4] - b[4]);
+    for (const result of ahead) best.set(result[0] + result[2], result);
+    const others = plain(query, ...rest).filter(result => !best.has(result[0] + result[2]));
+    // Sphinx shows the last one first; of equals, the page's own place in the book decides.
+    const first = [...best.values()].sort((a, b) => a[4] - b[4] || (a[5] < b[5] ? 1 : -1));
+    return [...others, ...first];
+  };
+
+  // A snippet is text that one can read: no formulas, buttons and folds.
+  const text = Search.htmlToText;
+  Search.htmlToText = (page, anchor) => {
+    const tree = new DOMParser().parseFromString(page, "text/html");
+    for (const e of tree.querySelectorAll("article div.math, article svg, article .export-line, article summary, article .place, article .opening, .bd-header-article, .prev-next-footer, .onlyprint, .bd-sidebar-secondary, footer")) e.remove();
+    for (const e of tree.querySelectorAll("article .math")) e.textContent = e.querySelector("math")?.textContent ?? e.textContent.replace(/\\[()]|[\\{}$]/g, "");
+    return text(tree.documentElement.outerHTML, anchor);
+  };
+}

@@ -1,0 +1,132 @@
+// needs: engine
+// <annotated-attention data-model="tatoeba-cpu" data-heads="2 2 4" data-first="The dog sees the cat.">: the three kinds
+// of attention of a model that computes in the page, layer by layer and head by head, on the reader's own sentence.
+// `data-heads` has the layers of the encoder, those of the decoder, and the heads of each.
+"use strict";
+
+(() => {
+  const { el, svg, canvas, shade, button, choice, field, explorer, once } = annotated;
+  const KINDS = { encoder: "encoder", decoder: "decoder", cross: "encoder-decoder" };
+  const CELL = 24, LETTER = 8;
+
+  // ---- arithmetic
+
+  function shown(token) {
+    const marker = { "<eos>": "eos", "<bos>": "bos", "<unk>": "?" }[token];
+    if (marker) return marker;
+    return token.startsWith("\u2581") ? token.slice(1) || "\u2423" : token;
+  }
+
+  /** The names of the rows, which look, and of the columns, which are looked at: a decoder's row writes a token. */
+  function names({ source, target }, kind) {
+    const read = source.map(shown), written = target.map(shown);
+    const before = ["bos", ...written.slice(0, -1)]; // what the decoder has read when it writes each of them
+    return [kind === "encoder" ? read : written.map((token) => `\u2192 ${token}`), kind === "decoder" ? before : read];
+  }
+
+  /** The weights of one head, or for "mean" of all heads of the layer. */
+  function matrix(layer, head) {
+    if (head !== "mean") return layer[head].map((row) => Array.from(row));
+    const mean = (t, s) => layer.reduce((sum, one) => sum + one[t][s], 0) / layer.length;
+    return layer[0].map((row, t) => Array.from(row, (_, s) => mean(t, s)));
+  }
+
+  /** What a row looks at most, in words. */
+  function said(query, row, keys) {
+    const best = row.map((weight, s) => ({ weight, s })).sort((a, b) => b.weight - a.weight).slice(0, 3);
+    const some = best.filter(({ weight }) => weight >= 0.005);
+    return `${query} looks at ${some.map(({ weight, s }) => `${keys[s]} ${Math.round(100 * weight)} %`).join(", ")}`;
+  }
+
+  // ---- the drawing: a row for each query, one of them chosen
+
+  function draw(weights, [queries, keys], chosen, choose) {
+    const left = 12 + LETTER * Math.max(...queries.map((name) => name.length));
+    const top = 12 + LETTER * Math.max(...keys.map((name) => name.length));
+    const columns = keys.map((name, s) => {
+      const place = `translate(${left + CELL * (s + 0.65)} ${top - 6}) rotate(-90)`;
+      return svg("text", { class: "k", transform: place }, name);
+    });
+    const rows = queries.map((name, t) => {
+      const y = top + CELL * t;
+      const cells = weights[t].map((weight, s) =>
+        svg("rect", { class: shade(weight), x: left + CELL * s, y, width: CELL, height: CELL }));
+      const at = { class: `query ${t === chosen ? "chosen" : ""}`, role: "radio", "aria-checked": String(t === chosen) };
+      const row = svg("g", { ...at, tabindex: t === chosen ? 0 : -1, "aria-label": said(name, weights[t], keys) },
+        svg("text", { class: "q", x: left - 8, y: y + CELL * 0.7, "text-anchor": "end" }, name), cells);
+      row.addEventListener("click", () => choose(t));
+      row.addEventListener("keydown", (event) => {
+        const way = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
+        if (!way) return;
+        event.preventDefault();
+        choose((t + way + queries.length) % queries.length);
+      });
+      return row;
+    });
+    const ring = svg("rect", {
+      class: "ring", x: left - 1, y: top + CELL * chosen - 1, width: CELL * keys.length + 2, height: CELL + 2 });
+    const width = Math.max(left + CELL * keys.length + 6, 320);
+    const picture = canvas(width, top + CELL * queries.length + 6, null, columns, rows, ring);
+    picture.setAttribute("role", "radiogroup");
+    picture.setAttribute("aria-label", "Attention weights: choose a query");
+    picture.style.maxWidth = `${width}px`; // a short sentence is not blown up
+    return picture;
+  }
+
+  // ---- the element
+
+  explorer("attention", "The attention of a model in the page", (root, say, { host, still }) => {
+    const [N, M, h] = host.dataset.heads.split(" ").map(Number);
+    const numbers = (n) => Object.fromEntries(Array.from({ length: n }, (_, i) => [i, i + 1]));
+    let control = new AbortController(), result = null, row = 0;
+
+    const stage = el("div", { class: "stage" }, ...Array.from(still.childNodes, (node) => node.cloneNode(true)));
+    const output = el("output", { class: "translation" });
+    const hint = el("p", { class: "hint" });
+    const input = field({ label: "English", value: host.dataset.first, max: 120, change: () => later() });
+    const kind = choice({ label: "Attention", options: KINDS, value: "cross", change: () => update() });
+    const most = Math.max(N, M);
+    const layer = choice({ label: "Layer", options: numbers(most), value: most - 1, change: () => update() });
+    const head = choice({ label: "Head", options: { ...numbers(h), mean: "mean" }, value: 0, change: () => update() });
+
+    function show(focus = false) {
+      const layers = result.attention[kind.value];
+      const weights = matrix(layers[Math.min(Number(layer.value), layers.length - 1)], head.value);
+      const both = names(result.tokens, kind.value);
+      row = Math.min(row, both[0].length - 1);
+      stage.replaceChildren(draw(weights, both, row, (t) => {
+        row = t;
+        show(true);
+      }));
+      hint.textContent = said(both[0][row], weights[row], both[1]);
+      if (focus) stage.querySelector(".chosen").focus();
+      else say(hint.textContent);
+    }
+
+    function update() {
+      if (result?.text) show();
+      else later();
+    }
+
+    async function translate() {
+      control.abort(); // what was asked before is of no use any more
+      control = new AbortController();
+      try {
+        if (!result) output.textContent = "Fetching the model …";
+        const model = await annotated.load(host.dataset.model);
+        result = await model.translate(input.value, { beam: 1, longest: 40, signal: control.signal });
+        output.textContent = result.text;
+        if (result.text) show();
+        else stage.replaceChildren();
+      } catch (error) {
+        if (error.name !== "AbortError") output.textContent = `It cannot be done here: ${error.message}.`;
+      }
+    }
+    const later = once(translate);
+
+    root.append(input, el("div", { class: "controls" }, button("Look", () => later()), output),
+      el("div", { class: "controls" }, kind, layer, head), stage, hint);
+  });
+
+  if (typeof module !== "undefined") module.exports = { shown, names, matrix, said };
+})();

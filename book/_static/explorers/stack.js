@@ -1,0 +1,168 @@
+// Chapter 5: five vectors through a stack of encoder layers with random weights; residual and norm on and off.
+"use strict";
+
+(() => {
+  const { dot, softmax, random, normal, clamp, words, el, svg, canvas, once, slider, choice, toggle, table, explorer } = globalThis.annotated;
+  const T = 5, D = 16, D_FF = 32, EPS = 1e-6, DEEPEST = 16; // positions, features, width of the network, epsilon, layers
+  const ORDERS = { after: "after the sum", before: "before the sub-layer", none: "nowhere" };
+
+  /** Rows of A against columns of B, in loops: a slider waits for thousands of these. */
+  function matmul(A, B) {
+    return A.map((row) => {
+      const out = new Array(B[0].length).fill(0);
+      for (let k = 0; k < row.length; k += 1) for (let j = 0; j < out.length; j += 1) out[j] += row[k] * B[k][j];
+      return out;
+    });
+  }
+  const turned = (A) => A[0].map((_, j) => A.map((row) => row[j]));
+  const each = (f, ...all) => all[0].map((row, t) => row.map((_, i) => f(...all.map((A) => A[t][i]))));
+  const plus = (...all) => each((...numbers) => numbers.reduce((a, b) => a + b), ...all);
+  const mean = (row) => row.reduce((a, b) => a + b, 0) / row.length;
+
+  // ---- each part returns its output and `back`, which makes the gradient of its input of that of its output
+
+  /** LayerNorm with gain 1 and bias 0. */
+  function norm(x) {
+    const centred = x.map((row) => {
+      const level = mean(row);
+      return row.map((v) => v - level);
+    });
+    const root = centred.map((row) => Math.sqrt(dot(row, row) / row.length + EPS));
+    const y = centred.map((row, t) => row.map((v) => v / root[t]));
+    const back = (g) => g.map((row, t) => {
+      const level = mean(row), along = dot(row, y[t]) / row.length;
+      return row.map((v, i) => (v - level - along * y[t][i]) / root[t]);
+    });
+    return { y, back };
+  }
+
+  /** Self-attention with one head. */
+  function attend(x, { Q, K, V }) {
+    const [q, k, v] = [Q, K, V].map((W) => matmul(x, W)), root = Math.sqrt(Q[0].length);
+    const weights = matmul(q, turned(k)).map((row) => softmax(row.map((s) => s / root)));
+    const back = (g) => {
+      const towards = matmul(g, turned(v)); // the weights' gradient
+      const scores = weights.map((row, t) => row.map((w, s) => (w * (towards[t][s] - dot(row, towards[t]))) / root));
+      return plus(matmul(matmul(scores, k), turned(Q)), matmul(matmul(turned(scores), q), turned(K)),
+        matmul(matmul(turned(weights), g), turned(V)));
+    };
+    return { y: matmul(weights, v), back };
+  }
+
+  /** The feed-forward network, without biases. */
+  function network(x, { W_1, W_2 }) {
+    const hidden = matmul(x, W_1), kept = each((v) => Math.max(0, v), hidden);
+    const back = (g) => matmul(each((v, h) => (h > 0 ? v : 0), matmul(g, turned(W_2)), hidden), turned(W_1));
+    return { y: matmul(kept, W_2), back };
+  }
+
+  /** One sub-layer f with its residual connection, if any, and its norm, if any. */
+  function wrap(x, f, order, residual) {
+    const before = order === "before" ? norm(x) : { y: x, back: (g) => g };
+    const inside = f(before.y), sum = residual ? plus(x, inside.y) : inside.y;
+    const after = order === "after" ? norm(sum) : { y: sum, back: (g) => g };
+    const back = (g) => {
+      const at = after.back(g), branch = before.back(inside.back(at));
+      return residual ? plus(at, branch) : branch;
+    };
+    return { y: after.y, back };
+  }
+
+  const size = (A) => Math.sqrt(mean(A.map((row) => dot(row, row) / row.length)));
+  function likeness(A) {
+    const unit = A.map((row) => row.map((v) => v / Math.sqrt(dot(row, row))));
+    return mean(matmul(unit, turned(unit)).flat());
+  }
+
+  /** Size, gradient and likeness at the input and after each layer; the loss is the sum of upstream times the output. */
+  function run(x, layers, upstream, order, residual) {
+    const states = [x], parts = [];
+    for (const layer of layers) {
+      const first = wrap(states.at(-1), (z) => attend(z, layer), order, residual);
+      const second = wrap(first.y, (z) => network(z, layer), order, residual);
+      parts.push(first, second);
+      states.push(second.y);
+    }
+    let g = order === "before" ? norm(states.at(-1)).back(upstream) : upstream;
+    const gradients = [g];
+    for (let i = parts.length - 1; i > 0; i -= 2) gradients.unshift((g = parts[i - 1].back(parts[i].back(g))));
+    return { size: states.map(size), gradient: gradients.map((one) => Math.hypot(...one.flat())), likeness: states.map(likeness) };
+  }
+
+  /** Input, layers and upstream gradient from one seed: normal numbers, and Glorot's weights times `scale`. */
+  function draw(seed, N, scale) {
+    const next = random(seed);
+    const gaussian = () => Array.from({ length: T }, () => Array.from({ length: D }, () => normal(next)));
+    const glorot = (a, b) => Array.from({ length: a }, () => Array.from({ length: b }, () => scale * Math.sqrt(6 / (a + b)) * (2 * next() - 1)));
+    const x = gaussian(), upstream = gaussian();
+    const layers = Array.from({ length: N }, () =>
+      ({ Q: glorot(D, D), K: glorot(D, D), V: glorot(D, D), W_1: glorot(D, D_FF), W_2: glorot(D_FF, D) }));
+    return { x, upstream, layers };
+  }
+
+  // ---- the page
+
+  const KINDS = { size: "size of the vectors", gradient: "their gradient", likeness: "likeness of five words" };
+  const LEFT = 40, WIDE = 316, TOP = 24, HIGH = 150, DECADES = 6;
+
+  function build(root, say) {
+    const plain = (d) => svg("path", { class: "wire", d });
+    const box = (x, y, name, wide) => svg("g", {}, svg("rect", { class: "box", x, y, width: wide, height: 28, rx: 6 }),
+      svg("text", { x: x + wide / 2, y: y + 19, "text-anchor": "middle" }, name));
+    const path = svg("path", { class: "wire thick", d: "M40 70H238" }), sum = svg("g", {},
+      svg("circle", { class: "box", cx: 238, cy: 70, r: 10 }), svg("path", { class: "wire", d: "M232 70h12M238 64v12" }));
+    const first = box(62, 22, "norm", 54), last = box(268, 56, "norm", 54), formula = svg("text", { class: "code", x: 0, y: 13 });
+    const circuit = canvas(360, 92, "One sub-layer f with its residual path and its norm, as the formula says", formula,
+      svg("path", { class: "wire thick", d: "M10 70H40M238 70H350" }), plain("M40 70V36H238V70"), path, sum, first, box(134, 22, "f", 60), last);
+    const lines = Object.keys(ORDERS).flatMap((order) => [true, false].map((residual) => ({ order, residual, path: svg("path", { class: "wire" }) })));
+    const axis = svg("g"), title = svg("text", { x: 0, y: 13 }), dots = svg("g"), numbers = el("div"), redraw = once(show);
+    const residual = toggle({ label: "residual connection", value: true, change: redraw });
+    const order = choice({ label: "Norm", value: "after", options: ORDERS, change: redraw });
+    const kind = choice({ label: "Show", value: "size", options: KINDS, change: redraw });
+    const depth = slider({ label: "layers N", min: 1, max: DEEPEST, value: 12, change: redraw });
+    const scale = slider({ label: "weights times", min: -2, max: 2, step: 0.5, value: 0, show: (v) => words(2 ** v), change: redraw });
+
+    let known = ""; // the depth and the weights that the six curves belong to
+    function examine() {
+      const { x, upstream, layers } = draw(1, depth.value, 2 ** scale.value);
+      for (const line of lines) line.found = run(x, layers, upstream, line.order, line.residual);
+    }
+
+    function show() {
+      const N = depth.value;
+      if (known !== (known = `${N} ${scale.value}`)) examine();
+      const text = order.value === "after" ? ["norm(x + f(x))", "norm(f(x))"] : order.value === "before" ? ["x + f(norm(x))", "f(norm(x))"] : ["x + f(x)", "f(x)"];
+      formula.textContent = text[residual.value ? 0 : 1];
+      for (const [part, on] of [[path, residual.value], [sum, residual.value], [first, order.value === "before"], [last, order.value === "after"]]) {
+        part.setAttribute("visibility", on ? "visible" : "hidden");
+      }
+      const linear = kind.value === "likeness", ticks = linear ? [0, 0.5, 1] : [-6, -3, 0, 3, 6];
+      const up = (v) => TOP + HIGH * (linear ? 1 - clamp(v, 0, 1) : 0.5 - clamp(Math.log10(v), -DECADES, DECADES) / (2 * DECADES));
+      const along = (l) => LEFT + (WIDE * l) / N;
+      axis.replaceChildren(...ticks.flatMap((tick) => {
+        const y = up(linear ? tick : 10 ** tick);
+        const name = linear ? [String(tick)] : ["10", svg("tspan", { dy: -5, "font-size": 12.5 }, String(tick).replace("-", "\u2212"))];
+        return [svg("line", { class: "rule", x1: LEFT, x2: LEFT + WIDE, y1: y, y2: y }), svg("text", { class: "soft", x: LEFT - 4, y: y + 5, "text-anchor": "end" }, ...name)];
+      }));
+      title.textContent = `${KINDS[kind.value]}, layer 0 to ${N}`;
+      let mine;
+      for (const line of lines) {
+        const found = line.found, chosen = line.order === order.value && line.residual === residual.value;
+        line.path.setAttribute("d", found[kind.value].map((v, l) => `${l ? "L" : "M"}${along(l).toFixed(2)} ${up(v).toFixed(2)}`).join(""));
+        line.path.setAttribute("class", chosen ? "wire thick o" : "wire");
+        if (chosen) mine = found;
+      }
+      dots.replaceChildren(...mine[kind.value].map((v, l) => svg("circle", { class: "obar", r: 3.5, cx: along(l), cy: up(v) })));
+      const short = (v) => (v !== 0 && (v >= 1e4 || v < 0.01) ? v.toExponential(1).replace("-", "\u2212") : words(v));
+      const at = [...new Set([0, Math.round(N / 2), N])];
+      numbers.replaceChildren(table(["layer", ...at], Object.entries(KINDS).map(([key, name]) => [name, ...at.map((l) => short(mine[key][l]))])));
+      say(`${formula.textContent}: after ${N} layers the size is ${short(mine.size[N])}; the gradient at layer 0 is ${short(mine.gradient[0])}; the likeness is ${words(mine.likeness[N])}.`);
+    }
+    root.append(el("div", { class: "controls" }, residual, order), circuit, kind, el("div", { class: "controls" }, depth, scale),
+      canvas(360, TOP + HIGH + 8, "The chosen stack as a thick line with dots, the five others thin", title, axis, lines.map((line) => line.path), dots), numbers);
+    show();
+  }
+
+  explorer("stack", "A stack of layers, part by part", build);
+  if (typeof module !== "undefined") module.exports = { norm, attend, network, wrap, run, draw };
+})();

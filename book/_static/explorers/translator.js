@@ -1,0 +1,151 @@
+// needs: engine
+// <annotated-translator data-model="tatoeba-cpu" data-heads="2 4" data-examples="[...]">: a sentence to edit, its
+// translation, and the cross-attention between the two. The weights are fetched at the first change; before it one sees
+// the still.
+"use strict";
+
+(() => {
+  const { el, svg, canvas, button, choice, field, explorer, once, still: quiet } = annotated;
+  const STEP = 25, TOP = 44, LEFT = 130, RIGHT = 228, WIDTH = 360;
+  const LEAST = 0.08; // thinner lines would only be grey
+
+  // ---- arithmetic
+
+  /** A piece as one reads it: a piece inside a word begins with a dot. */
+  function shown(token) {
+    if (token === "<eos>") return "end";
+    return token.startsWith("\u2581") ? token.slice(1) || "\u2423" : `·${token}`;
+  }
+
+  /** The attention (T, S) of one head, or for null the mean of the last layer's heads. */
+  function chosen(cross, head) {
+    if (head) return cross[head[0]][head[1]];
+    const layer = cross.at(-1);
+    const mean = (t, s) => layer.reduce((sum, one) => sum + one[t][s], 0) / layer.length;
+    return layer[0].map((row, t) => Array.from(row, (_, s) => mean(t, s)));
+  }
+
+  /** The lines to draw, thickest last: { t, s, weight }. */
+  function lines(weights) {
+    const all = weights.flatMap((row, t) => Array.from(row, (weight, s) => ({ t, s, weight })));
+    return all.filter(({ weight }) => weight >= LEAST).sort((a, b) => a.weight - b.weight);
+  }
+
+  /** What a token attends to, in words. */
+  function said(name, row, names) {
+    const best = Array.from(row, (weight, s) => ({ weight, s })).sort((a, b) => b.weight - a.weight).slice(0, 3);
+    const some = best.filter(({ weight }) => weight >= 0.05);
+    return `${name} attends to ${some.map(({ weight, s }) => `${names[s]} ${Math.round(100 * weight)} %`).join(", ")}`;
+  }
+
+  // ---- the drawing
+
+  function draw({ tokens, attention }, head, tell) {
+    const source = tokens.source.map(shown), target = tokens.target.map(shown);
+    const weights = chosen(attention.cross, head), rows = Math.max(source.length, target.length);
+    const y = (i, n) => TOP + STEP * (n > 1 ? ((rows - 1) / (n - 1)) * i : 0);
+    const paths = lines(weights).map(({ t, s, weight }) => {
+      const [a, b, middle] = [y(s, source.length), y(t, target.length), (LEFT + RIGHT) / 2];
+      const d = `M${LEFT + 8} ${a}C${middle} ${a} ${middle} ${b} ${RIGHT - 8} ${b}`;
+      const style = `stroke-width: ${4.5 * weight}; --turn: ${t}`;
+      return svg("path", { d, class: "wire q arc", style, "data-t": t });
+    });
+    const english = source.map((name, s) =>
+      svg("text", { x: LEFT, y: y(s, source.length) + 5, class: "k", "text-anchor": "end" }, name));
+    const german = target.map((name, t) => svg("text", {
+      x: RIGHT, y: y(t, target.length) + 5, class: "q token", style: `--turn: ${t}`, "data-t": t,
+      role: "button", tabindex: t ? -1 : 0, "aria-label": said(name, weights[t], source) }, name));
+    const picture = canvas(WIDTH, TOP + STEP * rows, null, // not one image: each token says its own lines
+      svg("text", { x: LEFT, y: 19, class: "strong", "text-anchor": "end" }, "English"),
+      svg("text", { x: RIGHT, y: 19, class: "strong" }, "German"), paths, english, german);
+    picture.setAttribute("aria-label", "The translation, and what each token attends to");
+    const light = (t) => {
+      picture.classList.toggle("one", t !== null);
+      for (const part of [...paths, ...german]) part.classList.toggle("lit", part.dataset.t === t);
+      tell(t === null ? "" : german[t].getAttribute("aria-label"));
+    };
+    for (const token of german) {
+      token.addEventListener("pointerenter", () => light(token.dataset.t));
+      token.addEventListener("pointerleave", () => light(null));
+      token.addEventListener("click", () => light(token.dataset.t));
+      token.addEventListener("focus", () => light(token.dataset.t));
+      token.addEventListener("blur", () => light(null));
+      token.addEventListener("keydown", (event) => {
+        const way = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
+        const next = way && german[Number(token.dataset.t) + way];
+        if (!next) return;
+        event.preventDefault();
+        token.tabIndex = -1;
+        next.tabIndex = 0;
+        next.focus();
+      });
+    }
+    if (!quiet()) picture.classList.add("appearing");
+    return picture;
+  }
+
+  // ---- the element
+
+  explorer("translator", "A translator in the page", (root, say, { host, still }) => {
+    const examples = JSON.parse(host.dataset.examples ?? "[]");
+    const [layers, h] = host.dataset.heads.split(" ").map(Number);
+    const names = Array.from({ length: layers * h }, (_, i) => [Math.floor(i / h), i % h]);
+    let control = new AbortController(), result = null, head = null;
+
+    const output = el("output", { class: "translation" }, host.dataset.first ?? "");
+    const hint = el("p", { class: "hint" });
+    const stage = el("div", { class: "stage" }, ...Array.from(still.childNodes, (node) => node.cloneNode(true)));
+    const reference = el("p", { class: "reference" });
+    const input = field({ label: "English", value: examples[0]?.source ?? "", max: 160, change: () => later() });
+    const width = choice({ label: "Search", options: { 1: "greedy", 4: "beam of 4" }, value: 4, change: () => later() });
+    const heads = el("select", { class: "control", "aria-label": "Attention drawn", onchange: chooseHead },
+      el("option", { value: "" }, "last layer, mean of its heads"),
+      names.map(([n, i]) => el("option", { value: `${n}.${i}` }, `layer ${n + 1}, head ${i + 1}`)));
+
+    function chooseHead() {
+      head = heads.value ? heads.value.split(".").map(Number) : null;
+      if (result) show();
+      else later();
+    }
+
+    const tell = (text) => { hint.textContent = text || "Point at a German token, or move to it by keyboard."; };
+
+    function show() {
+      stage.replaceChildren(...(result.text ? [draw(result, head, tell)] : []));
+      tell("");
+    }
+
+    async function translate() {
+      control.abort(); // what was asked before is of no use any more
+      control = new AbortController();
+      const { signal } = control;
+      try {
+        if (!result) output.textContent = "Fetching the model …";
+        const model = await annotated.load(host.dataset.model);
+        const found = await model.translate(input.value, { beam: Number(width.value), longest: 40, signal });
+        result = found;
+        output.textContent = found.text + (found.cut ? " …" : "");
+        say(found.text ? `German: ${found.text}` : "Nothing to translate.");
+        const known = examples.find(({ source, reference: by }) => by && source === input.value);
+        reference.textContent = known ? `A person wrote: ${known.reference}` : "";
+        show();
+      } catch (error) {
+        if (error.name !== "AbortError") output.textContent = `It cannot be done here: ${error.message}.`;
+      }
+    }
+    const later = once(translate);
+
+    const example = ({ source }) => button(source, () => {
+      input.value = source;
+      later();
+    });
+    const list = (title, group) => [
+      el("p", { class: "list" }, title), el("div", { class: "examples" }, group.map(example))];
+    root.append(
+      input, output, reference, el("div", { class: "controls" }, width, heads), stage, hint,
+      ...list("From the better half of its translations", examples.filter(({ fails }) => !fails)),
+      ...list("From the worse half", examples.filter(({ fails }) => fails)));
+  });
+
+  if (typeof module !== "undefined") module.exports = { shown, chosen, lines, said };
+})();

@@ -1,0 +1,140 @@
+"""How built pages are mended: formulas, icons, images, addresses, links to names; without a browser."""
+
+import ast
+import re
+import shutil
+import sys
+from types import SimpleNamespace
+
+import pytest
+from chapters import ROOT
+from web.fetch import fetch
+
+sys.path.append(str(ROOT / "book" / "_ext"))
+import annotated_api as api  # noqa: E402
+import annotated_book as book  # noqa: E402
+import annotated_page as page  # noqa: E402
+import annotated_search as search  # noqa: E402
+
+INLINE = '<span class="qkv math notranslate nohighlight">\\(d_k &lt; 2\\)</span>, and'
+SHOWN = """<div class="math notranslate nohighlight" id="equation-eq-x">
+<span class="eqno">(2.1)<a class="headerlink" href="#equation-eq-x">#</a></span>\\[a = b, \\qquad c = d\\]</div>"""
+
+
+def test_a_formula_is_cut_only_outside_groups():
+    assert page.parts(r"a = b, \qquad c") == ["a = b,", "c"]
+    assert page.parts(r"\left(a \quad b\right) \text{if \quad so}") == [r"\left(a \quad b\right) \text{if \quad so}"]
+    assert page.parts(r"\begin{aligned} a \quad b \end{aligned}") == [r"\begin{aligned} a \quad b \end{aligned}"]
+    assert page.parts("a = b") == ["a = b"]
+    long = r"\operatorname{score}(\text{hypothesis}) = \sum_{t=1}^{L} \log P(y_t \mid y_{<t}, x)" + r"\, z" * 4 + " = q"
+    assert [part[:1] for part in page.parts(long)] == ["\\", "=", "="]
+
+
+def test_formulas_are_found_and_typeset(tmp_path):
+    assert page.formulas(INLINE + SHOWN) == [("d_k < 2", False), ("a = b,", True), ("c = d", True)]
+    folder = fetch()
+    if folder is None or shutil.which("node") is None:
+        pytest.skip("there is no node to typeset with")
+    setter = page.Typesetter(folder / "node", tmp_path / "kept.json")
+    assert setter.learn(set(page.formulas(INLINE + SHOWN)))
+    done = setter.typeset(INLINE + SHOWN)
+    assert done.count("<mjx-container") == 3 and done.count("--wide:") == 2
+    assert "\\(" not in done and "\\[" not in done and page.formulas(done) == []
+    assert done.startswith('<span class="together">') and "(2.1)<a" in done
+    again = page.Typesetter(folder / "node", tmp_path / "kept.json")
+    assert again.html == setter.html and again.css == setter.css and ".mjx-c1D451" in again.css
+
+
+def test_icons_are_drawn():
+    known = {"rocket": ("512", "256", "M1 2z"), "file": ("1", "1", "M0 0z")}
+    assert 'viewBox="0 0 512 256"' in page.drawn('<i class="fas fa-rocket"></i>', known)
+    assert page.drawn('<i class="fas fa-nothing"></i>', known) == '<i class="fas fa-nothing"></i>'
+    switch = page.drawn('<i class="theme-switch fa-solid fa-file   fa-lg" data-mode="light" title="Light"></i>', known)
+    assert 'data-mode="light"' in switch and "title" not in switch and "theme-switch" in switch
+
+
+def test_an_image_keeps_its_place(tmp_path):
+    (tmp_path / "a.svg").write_text('<svg xmlns="x" width="72pt" height="36pt" viewBox="0 0 9 9">')
+    (tmp_path / "b.svg").write_text('<svg viewBox="0 0 640 480">')
+    page.size.cache_clear()
+    assert 'width="96" height="48" loading="lazy"' in page.spaced('<img alt="x" src="a.svg"/>', tmp_path)
+    assert 'width="640" height="480"' in page.spaced('<img src="b.svg" alt="y">', tmp_path)
+    for same in ('<img src="a.svg" width="5">', '<img src="c.svg">', '<img src="https://x.org/a.svg">'):
+        assert page.spaced(same, tmp_path) == same
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour.lstrip("#")[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    r, g, b = [v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def test_words_in_figures_have_a_contrast_of_four_and_a_half():
+    "On the page's grounds, which book.css names, each in its theme; every colour of the figures' style is known."
+    css = (ROOT / "book/_static/book.css").read_text(encoding="utf-8")
+    grounds = [luminance(colour) for colour in re.findall(r"--paper: (#[0-9a-f]{6});", css)]
+    assert len(grounds) == 2
+    for theme, ground in enumerate(grounds):
+        for pair in page.WORDS.values():
+            dark, light = sorted([luminance(pair[theme]), ground])
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (theme, pair)
+    style = (ROOT / "book/annotated.mplstyle").read_text(encoding="utf-8")
+    assert set(re.findall(r"\b[0-9a-f]{6}\b", style)) <= set(page.WORDS)
+
+
+def test_a_figure_comes_in_two_versions(tmp_path):
+    (tmp_path / "_images").mkdir()
+    figure = tmp_path / "_images" / "f.svg"
+    figure.write_text('<text style="font-size: 9px; fill: #767676">a</text><path style="fill: #767676"/>')
+    done = page.themed('<img alt="x" class="y" src="_images/f.svg"><img src="_images/none.svg">', tmp_path)
+    assert done == ('<img alt="x" class="only-light y" src="_images/f.svg"><img alt="x" class="only-dark y" src="_images/f-dark.svg">'
+                    '<img src="_images/none.svg">')
+    assert figure.read_text() == '<text style="font-size: 9px; fill: #5d5a53">a</text><path style="fill: #767676"/>'
+    assert "#a9a69d" in (tmp_path / "_images" / "f-dark.svg").read_text()
+    assert page.themed(done, tmp_path) == done
+
+
+def test_only_the_search_page_asks_for_the_index():
+    head = '<script src="../_static/searchtools.js"></script><script src="../searchindex.js"></script><meta name="viewport" a><meta name="viewport" b>'
+    assert page.lighter(head, search=False) == '<meta name="viewport" a>'
+    assert "searchindex" in page.lighter(head, search=True)
+
+
+def test_the_front_page_stands_at_the_root(tmp_path):
+    (tmp_path / "book").mkdir()
+    (tmp_path / "book" / "index.html").write_text('<html data-content_root="../"><a href="../x/y.html"><a href="api.html"><a href="#z"><a href="https://a.b/">')
+    app = SimpleNamespace(config=SimpleNamespace(root_doc="book/index"))
+    page.root(app, tmp_path)
+    assert (tmp_path / "index.html").read_text() == '<html data-content_root="./"><a href="x/y.html"><a href="book/api.html"><a href="#z"><a href="https://a.b/">'
+
+
+def test_a_name_with_a_namesake_needs_its_full_name():
+    names, same = api.names(), api.namesakes()
+    assert "scaled_dot_product_attention" in names and "scaled_dot_product_attention" not in same
+    assert {"step", "mask", "forward"} <= same  # methods, parameters
+    code = "def look(x):\n    y = x\n    self.z = y\n"
+    assert api.bound(ast.parse(code)) == {"look", "x", "y", "z"}
+
+
+def test_suggest_edit_opens_the_text():
+    assert book.source("notebooks/02-attention") == "book/02-attention.md"
+    assert book.source("book/api/attention") == "book/02-attention.md"
+    assert book.source("book/A-notation") == "book/A-notation.md"
+    assert book.source("book/questions") is None
+    button = {"label": "source-edit-button", "url": "https://github.com/a/b/edit/main/notebooks/02-attention.ipynb"}
+    (group,) = book.edits("notebooks/02-attention", [{"buttons": [button, {"label": "other"}]}])
+    assert [b.get("url") for b in group["buttons"]] == ["https://github.com/a/b/edit/main/book/02-attention.md", None]
+    assert book.edits("book/questions", [button]) == []
+
+
+@pytest.mark.parametrize("place, anchor", [
+    ("3.2.1", "#S3.SS2.SSS1"), ("4 (last paragraph)", "#S4"), ("Abstract", ""), ("Figure 2 (left, the mask)", "#S3.SS2"), ("Table 4", "#S6.SS3"),
+])
+def test_a_place_in_the_paper_leads_there(place, anchor):
+    assert book.paper_link(place)["refuri"] == book.PAPER + anchor
+
+
+def test_the_index_has_the_glossarys_terms():
+    assert {"label smoothing", "learning rate"} <= set(search.terms("9"))
+    assert {"key-value cache", "KV cache", "cached"} <= set(search.terms("7"))
+    assert search.terms("no") == []

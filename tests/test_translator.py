@@ -1,0 +1,261 @@
+"""The front page's translator and the attention of chapter 19: what they show is what Python computes."""
+
+import html
+import json
+import random
+import sys
+
+import explore
+import pytest
+import torch
+from chapters import ROOT
+from explore import with_browser, with_node
+from test_in_page import exported, reference, wanted_of
+
+from annotated.figures import attention_maps
+
+sys.path.append(str(ROOT / "book" / "_ext"))
+import annotated_front as front  # noqa: E402
+
+SENTENCES = ["My brother works in a hospital.", "She advised him to cut down on smoking.", "Tom isn't here."]
+
+
+# ---- arithmetic
+
+def layers(seed=0, N=2, h=4, T=5, S=7):
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randn(N, h, T, S, generator=draw).softmax(-1)
+
+
+@with_node
+@pytest.mark.parametrize("seed", range(3))
+def test_one_head_or_the_mean_of_a_layer(seed):
+    weights = layers(seed)
+    data = {"w": weights.tolist()}
+    near = dict(rtol=0, atol=1e-6)
+    got = explore.node("translator", "[it.chosen(x.w, null), it.chosen(x.w, [0, 3])]", data)
+    torch.testing.assert_close(torch.tensor(got), torch.stack([weights[-1].mean(0), weights[0, 3]]), **near)
+    got = explore.node("attention", "[it.matrix(x.w[0], 'mean'), it.matrix(x.w[1], '2')]", data)
+    torch.testing.assert_close(torch.tensor(got), torch.stack([weights[0].mean(0), weights[1, 2]]), **near)
+
+
+@with_node
+def test_a_line_for_each_weight_that_is_seen():
+    weights = layers()[0, 0]
+    found = explore.node("translator", "it.lines(x)", weights.tolist())
+    assert {(f["t"], f["s"]) for f in found} == {(t, s) for t in range(5) for s in range(7) if weights[t, s] >= 0.08}
+    assert 0 < len(found) < weights.numel() and found == sorted(found, key=lambda f: f["weight"])
+
+
+@with_node
+def test_words_name_the_largest_weights():
+    assert explore.node("translator", "it.said('Hund', [0.03, 0.9, 0.07], ['the', 'dog', '.'])") == "Hund attends to dog 90 %, . 7 %"
+    assert explore.node("attention", "it.said('a', [1, 0, 0], ['a', 'b', 'c'])") == "a looks at a 100 %"
+
+
+@with_node
+def test_tokens_are_shown_as_they_are_read():
+    assert explore.node("translator", "x.map(it.shown)", ["\u2581Hund", "es", "<eos>", "\u2581"]) == ["Hund", "·es", "end", "\u2423"]
+    tokens = {"source": ["\u2581The", "\u2581dog", "<eos>"], "target": ["\u2581Hund", "<eos>"]}
+    names = {kind: explore.node("attention", f"it.names(x, '{kind}')", tokens) for kind in ("encoder", "decoder", "cross")}
+    assert names == {
+        "encoder": [["The", "dog", "eos"]] * 2,
+        "decoder": [["\u2192 Hund", "\u2192 eos"], ["bos", "Hund"]],
+        "cross": [["\u2192 Hund", "\u2192 eos"], ["The", "dog", "eos"]]}
+
+
+# ---- in a browser
+
+STYLES = ("book.css", "drawing.css")
+ATTRIBUTES = {
+    "translator": {"model": "tatoeba-cpu", "heads": "2 4", "first": front.FIRST[1], "examples": json.dumps(front.examples())},
+    "attention": {"model": "tatoeba-cpu", "heads": "2 2 4", "first": "The dog sees the cat."},
+}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=explore.CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def opened(browser):
+    """opened(name) is a page from a file with one element; it must ask for nothing else, and complain of nothing."""
+    trouble, pages = [], []
+
+    def open_(name, width=1280, **more):
+        given = " ".join(f'data-{key}="{html.escape(value)}"' for key, value in ATTRIBUTES[name].items())
+        links = [(ROOT / "book/_static" / style).as_uri() for style in STYLES] + ["explorers.css"]
+        text = "<!doctype html><html lang='en' data-theme='light'><meta charset='utf-8'><title>one element</title>"
+        text += "".join(f"<link rel='stylesheet' href='{link}'>" for link in links)
+        text += "".join(f"<script defer src='{script}.js'></script>" for script in ("shared", "engine", name))
+        text += f"<main class='bd-article'><annotated-{name} {given}><p>The still.</p></annotated-{name}></main>"
+        path = exported() / f"{name}.html"
+        path.write_text(text, encoding="utf-8")
+        page = browser.new_page(viewport={"width": width, "height": 900}, reduced_motion="reduce", **more)
+        page.set_default_timeout(180_000)
+        page.on("pageerror", lambda e: trouble.append(f"script: {e}"))
+        page.on("console", lambda m: trouble.append(f"console: {m.text}") if m.type in ("error", "warning") else None)
+        page.asked = []
+        page.on("request", lambda r: page.asked.append(r.url))
+        page.goto(path.as_uri())
+        pages.append(page)
+        return page
+
+    yield open_
+    for page in pages:
+        trouble += [f"foreign: {url}" for url in page.asked if not url.startswith(("file:", "blob:", "data:"))]
+        page.close()
+    assert not trouble
+
+
+def translated(page, words):
+    page.wait_for_function("words => document.querySelector('output.translation').textContent === words", arg=words)
+
+
+def german(sentence, beam=4):
+    return wanted_of(reference("tatoeba-cpu"), [sentence], beam)[0]
+
+
+def attention_of(sentence, ids):
+    translator = reference("tatoeba-cpu")
+    (source,) = translator.cut(sentence)
+    return attention_maps(translator.model, torch.tensor([source]), torch.tensor([[1, *ids[:-1]]]))
+
+
+@with_browser
+def test_the_still_is_there_first_and_no_weights_are_fetched(opened):
+    page = opened("translator")
+    page.wait_for_selector(".alive")
+    page.focus("input[type=text]")
+    page.wait_for_timeout(200)
+    assert page.inner_text(".stage").strip() == "The still." and page.inner_text("output.translation") == front.FIRST[1]
+    assert not [url for url in page.asked if "models/" in url]
+    page.emulate_media(media="print")
+    assert page.is_visible(".still") and not page.is_visible(".explorer")
+
+
+@with_browser
+def test_without_scripts_the_still_stays(opened):
+    assert opened("translator", java_script_enabled=False).inner_text("main") == "The still."
+
+
+@with_browser
+def test_a_sentence_that_is_typed_or_clicked_is_translated_with_its_lines(opened):
+    page = opened("translator")
+    for number, sentence in enumerate(SENTENCES):
+        if number == 1:
+            page.click(f"text={sentence}")
+        else:
+            page.fill("input[type=text]", sentence)
+        text, ids, _ = german(sentence)
+        translated(page, text)
+        names = reference("tatoeba-cpu").vocabulary.processor
+        shown = page.eval_on_selector_all(".token", "found => found.map(e => e.textContent)")
+        assert [name.lstrip("·") for name in shown] == [names.id_to_piece(i).lstrip("\u2581") for i in ids[:-1]] + ["end"]
+        cross = attention_of(sentence, ids)["cross"][:, 0]
+        for value, weights in (("", cross[-1].mean(0)), ("0.2", cross[0, 2])):
+            page.select_option("select", value)
+            widths = page.eval_on_selector_all(".arc", "found => found.map(e => [+e.dataset.t, parseFloat(e.style.strokeWidth) / 4.5])")
+            wanted = sorted((t, w) for t, row in enumerate(weights.tolist()) for w in row if w >= 0.08)
+            assert len(widths) == len(wanted)
+            for (t, got), (want_t, want) in zip(sorted(map(tuple, widths)), wanted, strict=True):
+                assert t == want_t and got == pytest.approx(want, abs=1e-4)
+        page.select_option("select", "")
+    assert page.inner_text(".reference") == ""
+    page.click(f"text={SENTENCES[1]}")
+    page.wait_for_function("document.querySelector('.reference').textContent.includes('Sie empfahl ihm')")
+
+
+@with_browser
+def test_greedy_search_and_beam_search_can_be_told_apart(opened):
+    page = opened("translator")
+    sentence = "When did she get married?"
+    page.fill("input[type=text]", sentence)
+    translated(page, german(sentence)[0])
+    page.click("text=greedy")
+    assert german(sentence, 1)[0] != german(sentence)[0]
+    translated(page, german(sentence, 1)[0])
+
+
+@with_browser
+def test_typing_fast_ends_with_the_last_sentence(opened):
+    page = opened("translator")
+    sentence = SENTENCES[0]
+    page.fill("input[type=text]", "")
+    page.type("input[type=text]", sentence, delay=5)
+    translated(page, german(sentence)[0])
+    page.fill("input[type=text]", "  ")
+    page.wait_for_function("document.querySelector('output.translation').textContent === '' && !document.querySelector('.token')")
+
+
+@with_browser
+def test_tokens_are_reached_by_keyboard(opened):
+    page = opened("translator", 360)
+    page.fill("input[type=text]", SENTENCES[0])
+    translated(page, german(SENTENCES[0])[0])
+    page.focus(".token")
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.dataset.t") == "1"
+    assert page.inner_text(".hint").startswith("Bruder attends to brother")
+    assert page.locator(".arc.lit").count() > 0 and page.locator('.arc.lit:not([data-t="1"])').count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+@with_browser
+def test_the_maps_of_every_kind_layer_and_head(opened):
+    page = opened("attention", 360)
+    sentence = SENTENCES[0]
+    page.fill("input[type=text]", sentence)
+    text, ids, _ = german(sentence, 1)
+    translated(page, text)
+    maps = attention_of(sentence, ids)
+    draw = random.Random(0)
+    for kind in ("encoder", "decoder", "cross"):
+        page.check(f'input[value="{kind}"]')
+        for layer, head in draw.sample([(n, i) for n in range(2) for i in range(4)], 3):
+            page.locator(".choice", has_text="Layer").locator(f'input[value="{layer}"]').check()
+            page.locator(".choice", has_text="Head").locator(f'input[value="{head}"]').check()
+            rows = page.eval_on_selector_all(".query", "found => found.map(e => [...e.querySelectorAll('rect')].map(r => +r.classList[1].slice(1)))")
+            weights = maps[kind][layer, 0, head]
+            assert len(rows) == len(weights)
+            # halfway between two shades a last digit decides
+            assert all(abs(10 * w - shade) <= 0.5001 for row, shades in zip(weights.tolist(), rows) for w, shade in zip(row, shades, strict=True))
+    page.focus(".query.chosen")
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.getAttribute('aria-checked')") == "true"
+    assert page.inner_text(".hint") == page.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+# ---- what the front page says
+
+def test_the_examples_are_those_of_the_record_in_its_order():
+    ranked = json.loads((ROOT / "results/tatoeba-cpu/examples.json").read_text())
+    first, *rows = front.examples()
+    assert first["source"] == front.FIRST[0]
+    assert [row["source"] for row in rows] == [row["source"] for row in ranked]
+    assert [row["fails"] for row in rows] == [False] * 3 + [True] * 3
+
+
+def test_the_first_translation_is_the_models_own():
+    translator = reference("tatoeba-cpu")
+    assert wanted_of(translator, [front.FIRST[0]], 4)[0][0] == front.FIRST[1]
+
+
+def test_the_facts_are_of_the_records(monkeypatch):
+    real = front.record
+    page = {"bytes": {"script": 1_230_000}, "beam 4": {"outputs where page and Python differ": 0}}
+    monkeypatch.setattr(front, "record", lambda name, file: page if name == "21-in-page" else real(name, file))
+    count = sum(p.numel() for p in reference("tatoeba-cpu").model.parameters())
+    said = front.facts()
+    assert said.startswith(f"{count / 1e6:.1f} million weights, 1.2 MB,")
+    assert f"{real('tatoeba-cpu', 'scores.json')['bleu']:.1f} BLEU" in said and "43 minutes" in said
+    page["beam 4"]["outputs where page and Python differ"] = 1
+    with pytest.raises(AssertionError):
+        front.facts()
