@@ -1,7 +1,9 @@
 """The explorers with the live model: what they show is what Python computes with the same weights, rounded to bytes."""
 
 import json
+import random
 import sys
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +12,9 @@ import torch
 from explore import FOLDER, alive, browser, needs, node, with_browser, with_node  # noqa: F401
 from test_in_page import EVERYDAY, exported, reference
 
-from annotated.decoding import _beam_step, _Beams, _select, _widen, cannot_improve, length_penalty
+from annotated.decoding import _beam_step, _Beams, _select, _widen, cannot_improve, greedy, length_penalty
+from annotated.embedding import positional_encoding
+from annotated.figures import attention_maps, without_head
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
@@ -63,7 +67,7 @@ def same(found, wanted, where=""):
 
 
 @with_node
-@pytest.mark.parametrize("name", ["beam"])
+@pytest.mark.parametrize("name", ["beam", "model", "without"])
 def test_what_stands_first_is_what_the_model_says(name):
     import first
 
@@ -218,3 +222,225 @@ def test_a_beam_is_stepped_and_widened_by_keyboard(alive, width):  # noqa: F811
     page.get_by_role("textbox").fill("")
     page.wait_for_timeout(200)
     assert page.locator(".status").inner_text() == "Write an English sentence."
+
+
+# ---- chapter 7: model
+
+def greedy_of(text):
+    "Identifiers of a text and of the greedy translation of it."
+    translator = reference(NAME)
+    source = torch.tensor([translator.vocabulary.encode(text)])
+    return source, greedy(translator.model, source)[0]
+
+
+@torch.inference_mode()
+def inside(source, written):
+    "What the modules of Python's model computed: (box, part, layer) -> rows, with an axis of heads where there is one."
+    model, seen, hooks = reference(NAME).model, {}, []
+    for name, module in model.named_modules():
+        if name.rsplit(".", 1)[-1] in ("W_Q", "W_K", "W_V", "W_O", "W_2") or name.rsplit(".", 2)[-2:-1] == ["add_norm"]:
+            hooks.append(module.register_forward_hook(lambda _, given, out, name=name: seen.update({name: (given[0][0], out[0])})))
+    target = torch.tensor([[1, *written[:-1]]])
+    logits = model(source, target)[0]
+    for hook in hooks:
+        hook.remove()
+    config, found = model.config, {}
+    split = lambda x: x.unflatten(-1, (config.h, -1))  # noqa: E731
+    maps = attention_maps(model, source, target)
+    for n in range(config.N):
+        for kind, box in (("encoder", "encoder.self_attention"), ("decoder", "decoder.self_attention"), ("cross", "decoder.cross_attention")):
+            at = f"{box.split('.')[0]}.layers.{n}.{box.split('.')[1]}"
+            for part in "QKV":
+                found[box, part, n] = split(seen[f"{at}.W_{part}"][1])
+            found[box, "heads", n] = split(seen[f"{at}.W_O"][0])
+            found[box, "output", n] = seen[f"{at}.W_O"][1]
+            found[box, "weights", n] = maps[kind][n][0].transpose(0, 1)  # (T, h, S)
+        for stack in ("encoder", "decoder"):
+            hidden, out = seen[f"{stack}.layers.{n}.feed_forward.W_2"]
+            found[f"{stack}.feed_forward", "hidden", n], found[f"{stack}.feed_forward", "output", n] = hidden, out
+            for i in range(2 if stack == "encoder" else 3):
+                (name,) = [name for name in seen if name.startswith(f"{stack}.layers.{n}.add_norm.{i}")][:1]
+                found[f"{stack}.add_norm.{i}", "output", n] = seen[name][1]
+    for stack, ids in (("encoder", source[0]), ("decoder", target[0])):
+        table = model.target_embedding.weight if hasattr(model, "target_embedding") else None
+        found[f"{stack}.embedding", "output", 0] = table[ids] * config.d_model**0.5
+        found[f"{stack}.positions", "output", 0] = positional_encoding(torch.arange(len(ids)), config.d_model)
+    found["decoder.logits", "output", 0] = logits
+    found["decoder.softmax", "output", 0] = logits.softmax(-1)
+    return found
+
+
+@with_node
+@pytest.mark.parametrize("text", [START, EVERYDAY[1]])
+def test_every_box_shows_what_its_module_computes(text):
+    source, written = greedy_of(text)
+    wanted = inside(source, written)
+    steps = len(written)
+    expression = """(async () => {
+      const found = await it.ask(model, given), out = [];
+      for (const box of it.BOXES) for (const part of it.partsOf(box)) for (let layer = 0; layer < (/embedding|positions|logits|softmax/.test(box) ? 1 : 2); layer++)
+        for (let head = 0; head < (["weights", "Q", "K", "V", "heads"].includes(part) ? 4 : 1); head++)
+          for (const step of box.startsWith("encoder") ? [0] : [1, 3, found.steps.length])
+            out.push([{ box, part, layer, head, step }, it.look(found, { box, part, layer, head, step })]);
+      return { out, candidates: found.steps.map(({ candidates }) => candidates.map(({ id }) => id)), said: found.said };
+    })()"""
+    found = asked("model", expression, text)
+    assert found["said"] == reference(NAME).vocabulary.decode(written)
+    kinds = set()
+    for state, view in found["out"]:
+        box, part, layer, head, step = (state[key] for key in ("box", "part", "layer", "head", "step"))
+        rows = wanted[box, part, layer]
+        kinds.add((box, part, layer))
+        if rows.dim() == 3:
+            rows = rows[:, head]
+        if box in ("decoder.logits", "decoder.softmax"):
+            ids = found["candidates"][step - 1]
+            assert ids == rows[step - 1].topk(5).indices.tolist()
+            rows = rows[step - 1, ids][:, None]
+        elif box.startswith("encoder") or (part in "KV" and "cross" in box):
+            pass
+        elif part in "KV":
+            rows = rows[:step]
+            assert [label.endswith("(cached)") for label in view["labels"]] == [i < step - 1 for i in range(step)]
+        else:
+            rows = rows[step - 1 : step, : step if box == "decoder.self_attention" and part == "weights" else None]
+        torch.testing.assert_close(torch.tensor(view["rows"], dtype=torch.float32), rows.float(), rtol=1e-4, atol=1e-4, msg=lambda m, state=state: f"{state}: {m}")
+        letters = view["shape"].strip("()").split(", ")
+        assert len(letters) == len(view["sizes"]) and len(view["labels"]) == len(rows)
+        assert view["sizes"][-1] == (4000 if "vocab" in letters else rows.shape[1])
+    assert kinds == wanted.keys() and steps > 3
+
+
+@with_node
+def test_the_boxes_are_those_of_figure_1():
+    """In the order of the file: each rectangle or circle, with the words that stand in it."""
+    import re
+
+    text = (FOLDER.parent.parent / "img/figure-1.svg").read_text(encoding="utf-8")
+    boxes = node("model", "it.BOXES")
+    drawn = re.findall(r'<rect class="box" x="([\d.]+)"[^>]*/>\n<text[^>]*>(.*?)</text>', text)
+    names = [name for name in boxes if not name.endswith("positions")]
+    words = {"self_attention": "self-attention", "cross_attention": "cross-attention", "feed_forward": "feed-forward",
+             "add_norm": "AddNorm", "embedding": "Embedding", "logits": "Embedding.logits", "softmax": "softmax"}
+    assert [(name.split(".")[0], words[name.split(".")[1]]) for name in names] == [
+        ("encoder" if float(x) < 180 else "decoder", re.sub(r"<.*?>|masked ", "", said)) for x, said in drawn]
+    circles = [float(x) for x in re.findall(r'<circle class="box" cx="([\d.]+)"', text)]
+    assert boxes[-2:] == ["encoder.positions", "decoder.positions"] and circles == sorted(circles) and len(circles) == 2
+
+
+def panel(page):
+    return page.eval_on_selector_all(".panel tbody tr", "rows => rows.map(r => [...r.children].map(c => c.textContent))")
+
+
+@with_browser
+@pytest.mark.parametrize("width", [1280, 360])
+def test_the_model_is_walked_by_keyboard(alive, width):  # noqa: F811
+    still = (FOLDER.parent.parent / "img/figure-1.svg").read_text(encoding="utf-8")
+    page = alive("model", width, inside=still)
+    source, written = greedy_of(START)
+    wanted = inside(source, written)
+    shown = [plain(x) for x in page.locator(".panel svg .small").all_text_contents()]
+    assert shown == [round(x, 2) for x in wanted["decoder.cross_attention", "weights", 1][1, 0].tolist()]
+    page.get_by_label("3", exact=True).check()  # another head needs no weights
+    shown = [plain(x) for x in page.locator(".panel svg .small").all_text_contents()]
+    assert shown == [round(x, 2) for x in wanted["decoder.cross_attention", "weights", 1][1, 2].tolist()]
+    assert untouched(page)
+    give_weights(page)
+    page.locator(".part[aria-pressed=true]").focus()
+    page.keyboard.press("ArrowUp")
+    answered(page)
+    assert page.locator(".part[aria-pressed=true]").get_attribute("aria-label") == "decoder: add and norm"
+    assert panel(page)[0][1:5] == [f"{x:.2f}".replace("-", "\u2212") for x in wanted["decoder.add_norm.1", "output", 1][1, :4].tolist()]
+    page.keyboard.press("ArrowLeft")
+    assert page.locator(".part[aria-pressed=true]").get_attribute("aria-label").startswith("encoder")
+    assert len(panel(page)) == source.shape[1]
+    page.get_by_role("button", name="decoder: softmax").click()
+    page.get_by_role("button", name="Play").press("Enter")
+    assert plain(panel(page)[0][1]) == round(wanted["decoder.softmax", "output", 0][-1].max().item(), 2)
+    assert "writes eos" in page.locator(".verdict").inner_text()
+    held = page.eval_on_selector_all(".cache", "rows => rows.map((row) => row.querySelectorAll('.held').length)")
+    assert held == [source.shape[1], len(written)]
+    for _ in range(len(written)):
+        page.get_by_role("button", name="Back").press("Enter")
+    assert page.locator(".verdict").inner_text().startswith("The encoder reads")
+    page.get_by_role("textbox").fill(EVERYDAY[1])
+    answered(page)
+    assert len(page.query_selector_all(".panel svg text.q")) == greedy_of(EVERYDAY[1])[0].shape[1]
+
+
+# ---- chapter 4: heads switched off
+
+@torch.inference_mode()
+def without(text, heads):
+    "Python's greedy translation without some heads, and the geometric mean of its tokens' probabilities."
+    translator = reference(NAME)
+    source = torch.tensor([translator.vocabulary.encode(text)])
+    with ExitStack() as stack:
+        for head in heads:
+            stack.enter_context(without_head(translator.model, *head))
+        (ids,) = greedy(translator.model, source)
+        log_p = translator.model(source, torch.tensor([[1, *ids[:-1]]])).log_softmax(-1)[0]
+    return translator.vocabulary.decode(ids), log_p[torch.arange(len(ids)), ids].mean().exp().item()
+
+
+HEADS = [(kind, layer, head) for kind in ("encoder", "decoder", "cross") for layer in range(2) for head in range(4)]
+
+
+@with_node
+def test_without_heads_the_model_says_what_pythons_says():
+    draw = random.Random(0)
+    cases = [(text, draw.sample(HEADS, count)) for text, count in zip(EVERYDAY, (0, 1, 1, 2, 3, 5, 8, 12), strict=False)]
+    cases += [(START, [head for head in HEADS if head[0] == kind]) for kind in ("encoder", "decoder", "cross")]
+    expression = """given.reduce(async (before, [text, heads]) => [...await before, await it.ask(model, text, heads)], [])"""
+    changed = 0
+    for (text, heads), found in zip(cases, asked("without", expression, cases), strict=True):
+        for one, off in ((found["whole"], []), (found["less"], heads)):
+            said, sure = without(text, off)
+            assert one["said"] == said and one["sure"] == pytest.approx(sure, abs=1e-4), (text, off)
+        changed += found["whole"]["said"] != found["less"]["said"]
+    assert changed > 3
+
+
+@with_node
+def test_common_words_are_a_longest_common_subsequence():
+    draw = random.Random(1)
+    cases = [["".join(draw.choices("abc", k=draw.randrange(9))) for _ in "ab"] for _ in range(300)]
+    for (a, b), kept in zip(cases, node("without", "x.map(([a, b]) => it.common([...a], [...b]))", cases), strict=True):
+        common = [x for x, stays in zip(b, kept, strict=True) if stays]
+        rest = iter(a)
+        assert all(x in rest for x in common), "in the order of both"
+        long = {(i, j): 0 for i in range(len(a) + 1) for j in range(len(b) + 1)}
+        for i in range(len(a)):
+            for j in range(len(b)):
+                long[i + 1, j + 1] = long[i, j] + 1 if a[i] == b[j] else max(long[i, j + 1], long[i + 1, j])
+        assert len(common) == long[len(a), len(b)]
+
+
+def result(page):
+    return page.eval_on_selector_all(".result dd", "all => all.map((one) => one.textContent.trim())")
+
+
+@with_browser
+@pytest.mark.parametrize("width", [1280, 360])
+def test_heads_are_switched_by_keyboard(alive, width):  # noqa: F811
+    page = alive("without", width)
+    text = page.get_by_role("textbox").input_value()
+    decoder = [head for head in HEADS if head[0] == "decoder"]
+    whole, less = without(text, []), without(text, decoder)
+    wanted = [whole[0], f"mean probability of a token {whole[1]:.2f}", less[0], f"mean probability of a token {less[1]:.2f}"]
+    assert result(page) == wanted
+    assert untouched(page)
+    give_weights(page)
+    page.get_by_role("checkbox", name="encoder, layer 1, head 2", exact=True).press("Space")
+    answered(page)
+    less = without(text, [*decoder, ("encoder", 0, 1)])
+    assert result(page)[2:] == [less[0], f"mean probability of a token {less[1]:.2f}"]
+    for layer in (1, 2):
+        page.get_by_role("button", name=f"decoder, itself, layer {layer}").press("Enter")
+        page.get_by_role("button", name=f"decoder to encoder, layer {layer}").press("Enter")
+    answered(page)
+    less = without(text, [("encoder", 0, 1), *(head for head in HEADS if head[0] == "cross")])
+    assert result(page)[2] == less[0] and "Without 9 of 24 heads" in page.locator(".result").inner_text()
+    page.get_by_role("textbox").fill(EVERYDAY[1])
+    answered(page)
+    assert result(page)[0] == without(EVERYDAY[1], [])[0]

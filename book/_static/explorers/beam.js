@@ -3,8 +3,8 @@
 "use strict";
 
 (() => {
-  const { words, el, svg, canvas, once, still, slider, button, table, explorer, live } = globalThis.annotated;
-  const { shown, written, sentence, LONGEST } = live;
+  const { words, el, svg, canvas, once, slider, table, explorer, live } = globalThis.annotated;
+  const { shown, written, sentence, player, LONGEST } = live;
   const START = { text: "When did she get married?", beam: 2, alpha: 0.6, step: 4 }; // the chapter's search
   const COLUMN = 92, ROW = 46, WIDE = 76, HIGH = 36, TOP = 26; // of the tree, in px: it is not scaled
   const DROPPED = 2; // of each step's dropped candidates, so many are drawn
@@ -123,7 +123,7 @@
   // ---- the element
 
   function build(root, say) {
-    let found = globalThis.annotated.first.beam, step = START.step, clock = null, fresh = false;
+    let found = globalThis.annotated.first.beam, step = START.step, fresh = false;
     const stage = el("div", { class: "tree", tabindex: 0, role: "region", "aria-label": "The tree of the search" });
     const below = el("div", { class: "below" }), where = el("output", { class: "where" });
     const width = slider({ label: "Width k", min: 1, max: 8, value: START.beam, change: () => line.again() });
@@ -136,7 +136,7 @@
         return search(model, text, { beam: width.value, alpha: alpha.value, signal });
       },
       show: (answer) => {
-        halt();
+        steps.halt();
         const whole = step === found.steps.length;
         found = answer;
         step = fresh || whole ? found.steps.length : Math.min(step, found.steps.length);
@@ -151,8 +151,7 @@
       stage.scrollLeft = Math.max(left, COLUMN * (step + 1) - stage.clientWidth);
       if (COLUMN * step < stage.scrollLeft) stage.scrollLeft = COLUMN * (step - 1);
       where.textContent = `step ${step} of ${found.steps.length}`;
-      back.setAttribute("aria-disabled", step === 1); // not disabled, or the focus would be lost
-      on.setAttribute("aria-disabled", step === found.steps.length);
+      steps.told();
       const over = step === found.steps.length ? ` The translation: ${found.said}` : "";
       const going = step > 1 ? found.steps[step - 2].hypotheses.filter(({ score }) => score === null).length : 1;
       below.replaceChildren(
@@ -160,26 +159,15 @@
         el("p", {}, `The best of ${going} \u00d7 ${words(found.vocab, 0)} candidates, by log P:`), list(found, step), finished(found, step));
       say(`Step ${step}. ${reason(found, step)}${over}`);
     }
-    const go = (n) => {
-      step = Math.min(found.steps.length, Math.max(1, n));
-      draw();
-    };
-    const halt = () => {
-      clearInterval(clock);
-      clock = null;
-      play.textContent = "Play";
-    };
-    const back = button("\u25c0 Back", () => { halt(); go(step - 1); });
-    const on = button("Forward \u25b6", () => { halt(); go(step + 1); });
-    const play = button("Play", () => {
-      if (clock) return halt();
-      if (still()) return go(found.steps.length); // nothing moves by itself: the end at once
-      go(step === found.steps.length ? 1 : step + 1);
-      play.textContent = "Stop";
-      clock = setInterval(() => (step < found.steps.length ? go(step + 1) : halt()), PAUSE);
+    const steps = player({
+      first: 1, last: () => found.steps.length, at: () => step, pause: PAUSE,
+      go: (to) => {
+        step = to;
+        draw();
+      },
     });
     root.append(line.input, el("div", { class: "controls" }, width, alpha),
-      el("div", { class: "controls" }, back, on, play, where, line.status), stage, below);
+      el("div", { class: "controls" }, steps.buttons, where, line.status), stage, below);
     draw();
     once(draw)(); // when the page has given it a width, the tree is scrolled to its step
   }

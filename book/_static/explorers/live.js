@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { el, field, once } = globalThis.annotated;
+  const { el, field, once, still, button } = globalThis.annotated;
   const MODEL = "tatoeba-cpu"; // the weights that all of them share
   const LONGEST = 40; // tokens of a sentence: what is typed is answered while one types
 
@@ -55,7 +55,38 @@
     return { input, status, again };
   }
 
-  const live = { MODEL, LONGEST, shown, written, sentence };
+  /**
+   * Buttons to go back, forward and by itself: player({ first, last(), at(), go(step), pause }), where go() draws a step.
+   * Under reduced motion nothing goes by itself, and Play leads to the end at once.
+   */
+  function player({ first, last, at, go, pause }) {
+    let clock = null;
+    const to = (step) => go(Math.min(last(), Math.max(first, step)));
+    const halt = () => {
+      clearInterval(clock);
+      clock = null;
+      play.textContent = "Play";
+    };
+    const by = (way) => () => {
+      halt();
+      to(at() + way);
+    };
+    const play = button("Play", () => {
+      if (clock) return halt();
+      if (still()) return to(last());
+      to(at() === last() ? first : at() + 1);
+      play.textContent = "Stop";
+      clock = setInterval(() => (at() < last() ? to(at() + 1) : halt()), pause);
+    });
+    const back = button("\u25c0 Back", by(-1)), on = button("Forward \u25b6", by(1));
+    const told = () => { // not disabled, or the focus would be lost
+      back.setAttribute("aria-disabled", at() === first);
+      on.setAttribute("aria-disabled", at() === last());
+    };
+    return { buttons: [back, on, play], halt, told };
+  }
+
+  const live = { MODEL, LONGEST, shown, written, sentence, player };
   globalThis.annotated = Object.assign(globalThis.annotated, { live });
   if (typeof module !== "undefined") module.exports = live;
 })();
