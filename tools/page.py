@@ -244,7 +244,8 @@ def main() -> int:
         names = [name for name in pages(options.html) if any(word in name for word in options.pages.split(","))]
         boxes = {"clipped": [(FORMULA, 360), (ANY_FORMULA, 360)], "code": [(CELL, 1280), (CELL, 390)]}
         asked = [each for kind, some in boxes.items() if kind in wanted for each in some]
-        for (selector, width), (wide, total, which) in zip(asked, sideways(browser, site, names, asked) if asked else ()):
+        seen = sideways(browser, site, names, asked) if asked else []
+        for (selector, width), (wide, total, which) in zip(asked, seen):
             out[f"{selector} at {width} px"] = [wide, total]
             print(f"{wide:5} of {total:5} scroll sideways at {width:4} px: {selector}", flush=True)
             if options.list:
