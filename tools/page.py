@@ -37,7 +37,7 @@ QUERIES = {
     "learning rate": ["notebooks/09-optimization"],
     "label smoothing": ["notebooks/09-optimization", "notebooks/09-optimization-questions"],
     "beam search": ["notebooks/11-decoding", "notebooks/11-decoding-questions"],
-    "why sqrt": ["notebooks/02-attention-questions.html#q-why-root"],
+    "why sqrt": ["notebooks/02-attention-questions.html#why-the-root-of-d-k-and-not-d-k"],
     "mask": ["notebooks/03-masks"],
     "kv cache": ["notebooks/11-decoding", "notebooks/07-transformer", "notebooks/07-transformer-questions"],
     "bleu": ["notebooks/12-evaluation"],
@@ -120,18 +120,22 @@ WIDE = """selector => {
 }"""  # noqa: E501
 
 
-def sideways(browser, site: str, names: list[str], width: int, selector: str) -> tuple[int, int, list[str]]:
-    "How many boxes are wider inside than outside, of how many; and which."
-    page = browser.new_page(viewport={"width": width, "height": HEIGHT})
-    wide, total, which = 0, 0, []
+def sideways(browser, site: str, names: list[str], asked: list[tuple[str, int]]) -> list[tuple[int, int, list[str]]]:
+    "For each selector and width: how many boxes are wider inside than outside, of how many, and which."
+    page = browser.new_page()
+    page.set_default_timeout(120_000)
+    out = [[0, 0, []] for _ in asked]
     for name in names:
         page.goto(f"{site}/{name}", wait_until="load")
         settled(page)
-        some, of, said = page.evaluate(WIDE, selector)
-        wide, total = wide + some, total + of
-        which += [f"{name}: {line}" for line in said]
+        for kept, (selector, width) in zip(out, asked):
+            page.set_viewport_size({"width": width, "height": HEIGHT})
+            some, of, said = page.evaluate(WIDE, selector)
+            kept[0] += some
+            kept[1] += of
+            kept[2] += [f"{name}: {line}" for line in said]
     page.close()
-    return wide, total, which
+    return [tuple(kept) for kept in out]
 
 
 FORMULA = ".bd-article div.math:has(.eqno) > mjx-container"
@@ -144,7 +148,7 @@ CELL = ".bd-article div.cell_input pre"
 STOPS = """() => {
   const all = [...document.querySelectorAll('a[href], button, input, summary, [tabindex]')];
   const stops = all.filter(e => e.tabIndex >= 0 && e.getClientRects().length);
-  return [stops.filter(e => e.closest('mjx-container, .math')).length, stops.length];
+  return [stops.filter(e => e.closest('mjx-container')).length, stops.length];
 }"""
 
 
@@ -202,6 +206,7 @@ def weigh(browser, site: str, name: str, width: int = 390, slow: bool = True) ->
 def found(browser, site: str, query: str, most: int = 8) -> list[tuple[str, str]]:
     "The first results of the built search: address within the book, and the snippet."
     page = browser.new_page(viewport={"width": 1280, "height": HEIGHT})
+    page.set_default_timeout(120_000)
     page.goto(f"{site}/search.html?q={query}", wait_until="load")
     page.wait_for_function("() => /finished|did not match/.test(document.querySelector('.search-summary')?.innerText)")
     # The snippets are read out of pages that are fetched one by one.
@@ -238,13 +243,13 @@ def main() -> int:
     with served(options.html) as site, opened() as browser:
         names = [name for name in pages(options.html) if any(word in name for word in options.pages.split(","))]
         boxes = {"clipped": [(FORMULA, 360), (ANY_FORMULA, 360)], "code": [(CELL, 1280), (CELL, 390)]}
-        for kind, asked in boxes.items():
-            for selector, width in asked if kind in wanted else ():
-                wide, total, which = sideways(browser, site, names, width, selector)
-                out[f"{selector} at {width} px"] = [wide, total]
-                print(f"{wide:5} of {total:5} scroll sideways at {width:4} px: {selector}", flush=True)
-                if options.list:
-                    print("\n".join(f"      {line}" for line in which))
+        asked = [each for kind, some in boxes.items() if kind in wanted for each in some]
+        seen = sideways(browser, site, names, asked) if asked else []
+        for (selector, width), (wide, total, which) in zip(asked, seen):
+            out[f"{selector} at {width} px"] = [wide, total]
+            print(f"{wide:5} of {total:5} scroll sideways at {width:4} px: {selector}", flush=True)
+            if options.list:
+                print("\n".join(f"      {line}" for line in which))
         for name in WEIGHED if "weight" in wanted else ():
             out[f"weight {name}"] = found_ = weigh(browser, site, f"{name}.html")
             print(f"{name}: " + ", ".join(f"{value:g} {key}" for key, value in found_.items()), flush=True)

@@ -5,6 +5,7 @@ if (typeof Search !== "undefined") {
   const same = {sqrt: "root", kv: "key value", norm: "normalisation", layernorm: "layer normalisation",
     ffn: "feed forward", lr: "learning rate", mha: "multi head attention", pos: "position", enc: "encoding"};
   const asking = /^(why|how|what|which|does|do|is|are|can|could|should|must|when|where)$/;
+  const most = 30;  // results: for each the page is fetched, for its snippet
   const chapter = /^notebooks\/\d/;
   const stemmer = new Stemmer();
 
@@ -53,7 +54,7 @@ if (typeof Search !== "undefined") {
     const others = plain(query, ...rest).filter(result => !best.has(result[0] + result[2]));
     // Sphinx shows the last one first; of equals, the page's own place in the book decides.
     const first = [...best.values()].sort((a, b) => a[4] - b[4] || (a[5] < b[5] ? 1 : -1));
-    return [...others, ...first];
+    return [...others, ...first].slice(-most);
   };
 
   // A snippet is text that one can read: no formulas, buttons and folds.
