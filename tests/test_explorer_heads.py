@@ -54,7 +54,7 @@ def test_a_head_and_a_word_at_a_time(alive, width):  # noqa: F811
         shown = page.eval_on_selector_all("text.on, text.under", "all => all.map(t => Number(t.textContent))")
         torch.testing.assert_close(torch.tensor(shown).view(5, 5), weights[head].float(), atol=0.0051, rtol=0)
         each = (weights @ V)[:, word, None] @ torch.tensor(W_O, dtype=torch.float64).view(h, 12 // h, 12)
-        rows = page.eval_on_selector_all(".numbers tbody tr", "rows => rows.map(r => [...r.children].slice(1).map(c => c.textContent))")
+        rows = page.eval_on_selector_all(".readings tbody tr", "rows => rows.map(r => [...r.children].slice(1).map(c => c.textContent))")
         for row, wanted in zip(rows, (each[head, 0], each.sum(0)[0]), strict=True):
             assert [number(x) for x in row] == pytest.approx(wanted[:4].tolist(), abs=0.0051)
         assert f"({h}, 5, {12 // h})" in page.locator(".shape").text_content()

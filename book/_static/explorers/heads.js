@@ -83,7 +83,7 @@
         [`head ${head + 1} × its rows of W_O`, share], ["all heads, the sum", output[t]]].map(([name, row]) => [name, ...row.slice(0, 4).map((v) => words(v))])));
       say(`Head ${head + 1} of ${h} has ${d} of ${D} columns; ${WORDS[t]} looks most at ${WORDS[weights[head][t].indexOf(Math.max(...weights[head][t]))]}.`);
     }
-    root.append(many, el("div", { class: "row" }, which, at), shape,
+    root.append(many, el("div", { class: "controls" }, which, at), shape,
       canvas(360, 446, "Queries in groups of columns, the heads' outputs in the same groups, and the weights of one head; one word and one head framed",
         before.group, title, names, grid.flat().flatMap(({ ground, text }) => [ground, text]), frame, after.group), numbers);
     draw();
