@@ -22,8 +22,8 @@ from annotated.layers import LayerNorm, PreNorm
 from annotated.masks import causal_mask, padding_mask
 from annotated.multihead import MultiHeadAttention
 from annotated.optimization import label_smoothed_loss, optimizer
-from annotated.recurrent import _check_ids
-from annotated.transformer import POSITIONS, Config, Encoder, KVCache, Transformer, initialise
+from annotated.recurrent import _check_ids, _check_step
+from annotated.transformer import POSITIONS, Config, Encoder, KVCache, Transformer, _check_caches, initialise
 
 __all__ = [
     "causal_loss",
@@ -91,7 +91,6 @@ class _Stack(nn.Module):
 
     def read(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Turn ids, (B, T), into vectors, (B, T, d_model); mask as in attention."""
-        _check_ids("ids", ids)
         return self.encoder(self.embed(self.embedding, ids), mask)  # (B, T, d_model)
 
 
@@ -122,11 +121,14 @@ class LanguageModel(_Stack):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Logits (B, T, vocab) for the token after each position of ids, (B, T)."""
-        x = self.read(ids, causal_mask(ids.shape[-1], ids.device))  # (B, T, d_model)
+        _check_ids("ids", ids)
+        x = self.read(ids, causal_mask(ids.shape[1], ids.device))  # (B, T, d_model)
         return self.embedding.logits(x)  # (B, T, vocab)
 
     def start(self, B: int) -> list[KVCache]:
         """The caches of B texts before their first token: empty, one for each layer."""
+        if type(B) is not int or B < 1:
+            raise ValueError(f"B must be a number of texts, 1 or more, not {B}")
         none = self.embedding.weight.new_zeros(B, 0, self.config.d_model)  # (B, 0, d_model)
         layers: Iterable[Any] = self.encoder.layers
         return [KVCache(*layer.self_attention.keys_values(none)) for layer in layers]
@@ -134,6 +136,8 @@ class LanguageModel(_Stack):
     def step(self, ids: Tensor, caches: list[KVCache]) -> tuple[Tensor, list[KVCache]]:
         """Logits (B, n, vocab) after each of n more tokens, (B, n), and the caches after them."""
         _check_ids("ids", ids)
+        _check_caches(caches, caches, self.config, self.config.N)
+        _check_step(ids[:, 0], len(caches[0].K))
         n = ids.shape[1]
         t = caches[0].K.shape[2]  # positions so far
         positions = caches[0].next_positions(n)  # (n,)
@@ -271,8 +275,9 @@ class Classifier(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Logits (B, classes) for sentences ids, (B, T), padding at the end."""
+        vectors = self.model.encode(ids)  # (B, T, d_model)
         real = (ids != self.model.config.pad)[..., None]  # (B, T, 1)
-        mean = (self.model.encode(ids) * real).sum(1) / real.sum(1)  # (B, d_model)
+        mean = (vectors * real).sum(1) / real.sum(1)  # (B, d_model)
         return self.W(mean)  # (B, classes)
 
 

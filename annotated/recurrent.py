@@ -95,7 +95,7 @@ def _check_ids(name, ids, n=None, axes=2):
 
     Raises:
         TypeError: ids is not a tensor of whole numbers.
-        ValueError: ids is not (sentences, positions) or has none; an identifier is not
+        ValueError: ids has other axes, or no identifier in it; an identifier is not
             from 0 to n - 1.
     """
     if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
@@ -103,7 +103,8 @@ def _check_ids(name, ids, n=None, axes=2):
         raise TypeError(f"{name} must be a tensor of whole numbers (torch.long), not {kind}")
     fault = ""
     if axes and (ids.dim() != axes or 0 in ids.shape):
-        fault = f"{name} must be (sentences, positions), not of shape {tuple(ids.shape)}"
+        wanted = "(sentences, positions)" if axes == 2 else "of one axis"
+        fault = f"{name} must be {wanted}, not of shape {tuple(ids.shape)}"
     elif n and ids.device.type == "cpu" and ids.numel():
         least = ids.min().item()
         most = ids.max().item()
@@ -113,22 +114,78 @@ def _check_ids(name, ids, n=None, axes=2):
         raise ValueError(fault)
 
 
-def _check_padding(source, pad):
-    """Refuse a batch in which padding stands anywhere but at the end
-    (checked on a CPU only).
+def _check_source(source, config):
+    """Refuse what is no batch of sentences, or has padding anywhere but at the end
+    (looked at on a CPU only).
 
     Args:
         source: identifiers, (B, S).
-        pad: the identifier of padding.
+        config: says which there are, and which one is padding.
 
     Raises:
+        TypeError, ValueError: as `_check_ids`.
         ValueError: a row begins with padding or goes on after it.
     """
+    _check_ids("source", source, config.vocab)
+    pad = config.pad
     real = source != pad
     if source.device.type == "cpu" and (
         not real[:, 0].all() or (real[:, 1:] & ~real[:, :-1]).any()
     ):
         raise ValueError(f"source must have a token first, padding ({pad}) only last")
+
+
+def _check_memory(memory, source, target, weight):
+    """Refuse a memory that is not `encode(source)`, and targets not as many as sources.
+
+    Args:
+        memory: (B, S, d_model).
+        source, target: identifiers, (B, S) and (B, T).
+        weight: the target's embedding, (vocab, d_model).
+
+    Raises:
+        TypeError: memory is no tensor, or has not the model's kind of numbers.
+        ValueError: the shapes do not fit.
+    """
+    _check_ids("target", target, len(weight))
+    _check_ids("source", source)
+    kind = getattr(memory, "dtype", type(memory).__name__)
+    mixed = torch.is_autocast_enabled(weight.device.type)  # it casts what it multiplies
+    fits = isinstance(memory, Tensor) and (
+        memory.dtype == weight.dtype or mixed and memory.is_floating_point()
+    )
+    if not fits:
+        raise TypeError(f"memory must be a tensor of {weight.dtype}, as the model, not {kind}")
+    wanted = (*source.shape, weight.shape[-1])
+    fault = ""
+    if memory.shape != wanted:
+        fault = f"memory must be that of source, {wanted}, not of shape {tuple(memory.shape)}"
+    elif len(target) != len(source):
+        rows = f"{len(target)} and {len(source)}"
+        fault = f"target and source must have as many rows each, not {rows}"
+    if fault:
+        raise ValueError(fault)
+
+
+def _check_step(ids, R, n=None):
+    """Refuse ids that are not (R,), one for each hypothesis, or not below n."""
+    _check_ids("ids", ids, n, axes=1)
+    if len(ids) != R:
+        raise ValueError(f"ids must be one for each row of the state, {R}, not {len(ids)}")
+
+
+def _check_state(state, ids, config):
+    """Refuse a state that `start` or `step` of such a model did not make, and ids (B,)
+    that do not go on with it: TypeError or ValueError."""
+    if not isinstance(state, dict) or not {"hidden", "K", "V", "visible"} <= set(state):
+        kind = type(state).__name__
+        raise TypeError(f"state must be what start or step returned, not {kind}")
+    hidden = state["hidden"].shape  # (B, d_model)
+    if hidden[-1] != config.d_model or any(len(part) != hidden[0] for part in state.values()):
+        shapes = ", ".join(f"{name} {tuple(part.shape)}" for name, part in state.items())
+        wanted = f"of this model, d_model={config.d_model}"
+        raise ValueError(f"state must be {wanted}, not {shapes}")
+    _check_step(ids, hidden[0], config.vocab)
 
 
 class RecurrentSeq2Seq(nn.Module):
@@ -162,8 +219,7 @@ class RecurrentSeq2Seq(nn.Module):
 
     def encode(self, source: Tensor) -> Tensor:
         """Source (B, S) gives memory (B, S, d_model), which is 0 at padding."""
-        _check_ids("source", source, self.config.vocab)
-        _check_padding(source, self.config.pad)
+        _check_source(source, self.config)
         x = self.dropout(self.embedding(source))  # (B, S, d_model)
         lengths = (source != self.config.pad).sum(-1).cpu()  # (B,)
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
@@ -172,7 +228,7 @@ class RecurrentSeq2Seq(nn.Module):
 
     def decode(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
         """Target (B, T), memory and its source give logits (B, T, vocab)."""
-        _check_ids("target", target, self.config.vocab)
+        _check_memory(memory, source, target, self.embedding.weight)
         return self.advance(target, self.prepare(memory, source))[0]
 
     def start(self, source: Tensor) -> dict:
@@ -181,6 +237,7 @@ class RecurrentSeq2Seq(nn.Module):
 
     def step(self, ids: Tensor, state: dict) -> tuple[Tensor, dict]:
         """Logits (B, vocab) of what follows ids, (B,), and a new state."""
+        _check_state(state, ids, self.config)
         logits, state = self.advance(ids[:, None], state)
         return logits[:, 0], state
 

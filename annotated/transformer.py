@@ -16,7 +16,7 @@ from annotated.embedding import Embedding, LearnedPositions, halves_encoding, po
 from annotated.layers import AddNorm, FeedForward, LayerNorm, PreNorm
 from annotated.masks import causal_mask, padding_mask
 from annotated.multihead import AttentionDropout, MultiHeadAttention
-from annotated.recurrent import _check_ids
+from annotated.recurrent import _check_ids, _check_memory, _check_step
 
 __all__ = [
     "NORMS",
@@ -419,8 +419,7 @@ class Transformer(nn.Module):
 
     def hidden(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
         """The decoder's output (B, T, d_model), from which `logits` makes scores."""
-        _check_ids("target", target)
-        _check_rows(target, memory, source)
+        _check_memory(memory, source, target, self.target_embedding.weight)
         x = self.embed(self.target_embedding, target)  # (B, T, d_model)
         causal = causal_mask(target.shape[1], target.device)  # (T, T)
         mask = padding_mask(source, self.config.pad)  # (B, 1, 1, S)
@@ -445,6 +444,7 @@ class Transformer(nn.Module):
 
     def step(self, ids: Tensor, state: State) -> tuple[Tensor, State]:
         """Logits (R, vocab) of what follows ids, (R,), and a new state; the old is kept."""
+        _check_state(state, ids, self.config)
         positions = state.caches[0].next_positions()  # (1,)
         x = self.embed(self.target_embedding, ids[:, None], positions)  # (R, 1, d_model)
         x, state = self.decoder.step(x, state)
@@ -463,17 +463,34 @@ def initialise(model: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 
-def _check_rows(target, memory, source):
-    """Refuse target (B, T), memory (B, S, d_model), source (B, S) of other sentences."""
-    fault = ""
-    if memory.shape[:2] != source.shape:
-        shapes = f"{tuple(memory.shape)} and {tuple(source.shape)}"
-        fault = f"memory must be that of source, their shapes are {shapes}"
-    elif len(target) != len(source):
-        rows = f"{len(target)} and {len(source)}"
-        fault = f"target and source must have as many rows each, not {rows}"
-    if fault:
-        raise ValueError(fault)
+def _check_caches(state, caches, config, layers):
+    """Refuse a state whose caches are not those of a model of these sizes.
+
+    Args:
+        state: what was given: a `State`, or a list of caches.
+        caches: those in it, one for each layer.
+        config: of the model.
+        layers: how many it has.
+
+    Raises:
+        TypeError: state is nothing that `start` or `step` returns.
+        ValueError: it is another model's.
+    """
+    if not isinstance(caches, list):
+        kind = type(state).__name__
+        raise TypeError(f"the state must be what start or step returned, not {kind}")
+    widths = {cache.K.shape[-1] for cache in caches}
+    if len(caches) != layers or widths != {config.key_width}:
+        wanted = f"{layers} layers with keys of {config.key_width}"
+        found = f"{len(caches)} with keys of {', '.join(map(str, sorted(widths)))}"
+        raise ValueError(f"the state must be of this model: {wanted}, not {found}")
+
+
+def _check_state(state, ids, config):
+    """Refuse what is no `State` of such a model, and ids (R,) that do not go on with it."""
+    caches = getattr(state, "caches", None)
+    _check_caches(state, caches, config, config.decoder_layers)
+    _check_step(ids, len(caches[0].K))
 
 
 class OutputBias(nn.Module):
