@@ -45,6 +45,16 @@ def test_formulas_are_found_and_typeset(tmp_path):
     assert again.html == setter.html and again.css == setter.css and ".mjx-c1D451" in again.css
 
 
+def test_without_node_only_pages_with_formulas_load_mathjax(tmp_path):
+    config = SimpleNamespace(annotated_web="", mathjax_path="mathjax/x-tex-mml-chtml.js", mathjax_options={"async": "async"}, mathjax3_config={"a": 1})
+    app = SimpleNamespace(config=config, outdir=str(tmp_path))
+    plain, formal = tmp_path / "a.html", tmp_path / "b" / "c.html"
+    done = page.typeset(app, {plain: "<head></head>", formal: f"<head></head>{INLINE}"})
+    assert done[plain] == "<head></head>"
+    assert 'src="../_static/mathjax/x-tex-mml-chtml.js" async="async"' in done[formal] and '{"a": 1}' in done[formal]
+    assert page.typeset(app, done) == done
+
+
 def test_icons_are_drawn():
     known = {"rocket": ("512", "256", "M1 2z"), "file": ("1", "1", "M0 0z")}
     assert 'viewBox="0 0 512 256"' in page.drawn('<i class="fas fa-rocket"></i>', known)
