@@ -138,8 +138,8 @@ def sideways(browser, site: str, names: list[str], asked: list[tuple[str, int]])
     return [tuple(kept) for kept in out]
 
 
-FORMULA = ".bd-article div.math:has(.eqno) > mjx-container"
-ANY_FORMULA = ".bd-article div.math > mjx-container"
+FORMULA = ".bd-article div.math:has(.eqno) mjx-container"
+ANY_FORMULA = ".bd-article div.math mjx-container"
 CELL = ".bd-article div.cell_input pre"
 
 
