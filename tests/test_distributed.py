@@ -17,7 +17,9 @@ from annotated import cli, gpu
 from annotated.data import Batches, make_batch
 from annotated.distributed import (
     DistributedUpdate,
+    Elsewhere,
     ProcessGroup,
+    SharedBatches,
     _DistributedRun,
     _report_lost_process,
     _torchrun_group,
@@ -25,7 +27,7 @@ from annotated.distributed import (
     shard,
 )
 from annotated.graphs import CudaGraphTrainStep
-from annotated.training import Recipe, Run, train
+from annotated.training import Recipe, Run, _read_arrived, train
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch):
@@ -56,12 +58,13 @@ def group_here():
     return ProcessGroup(rank, 2)
 
 
-def run_of(group, folder, **changes):
+def run_of(group, folder, batches=None, **changes):
     "A training of six updates of four batches each, as `train` gets it from the command line."
     recipe = Recipe(**{"steps": 6, "warmup": 2, "accumulate": 4, "save_every": 3, "seed": 5} | changes)
     model = model_of()
     start = partial(fast_run, group=group)
-    log = train(model, recipe, Batches(some_pairs(60), 30, 30), folder if group.rank == 0 else None, start=start)
+    batches = batches or Batches(some_pairs(60), 30, 30)
+    log = train(model, recipe, batches, folder if group.rank == 0 else None, start=start)
     return model, log
 
 
@@ -76,6 +79,26 @@ def in_two_processes(folder):
     if group.rank == 0:
         torch.save([model.state_dict(), model_begun.state_dict(), [line["loss"] for line in log]], f"{folder}/found.pt")
         assert not log[0]["loss"] != log[0]["loss"]
+    torch.manual_seed(0)
+    shared = SharedBatches(Batches(some_pairs(60), 30, 30), group)
+    _, shared_log = run_of(group, f"{folder}/shared", batches=shared)  # over several epochs
+    assert [line["loss"] for line in shared_log] == [line["loss"] for line in log]
+    assert [line["tokens"] for line in shared_log] == [line["tokens"] for line in log]
+    drop_run = _DistributedRun(model_of(), None, step=3, group=group)
+    torch.manual_seed(drop_run.seed(Recipe(seed=5)))
+    dropped = torch.nn.functional.dropout(torch.ones(97), 0.5)
+    both = [torch.empty(97), torch.empty(97)]
+    torch.distributed.all_gather(both, dropped)
+    assert not torch.equal(*both)
+    torch.manual_seed(5 * 1_000_003 + 3)  # what one process alone drops
+    assert torch.equal(both[0], torch.nn.functional.dropout(torch.ones(97), 0.5))
+    machines = ProcessGroup(group.rank, 2, local=1)  # as if each stood on a machine of its own
+    with machines.in_turn():
+        with open(f"{folder}/turns", "a") as turns:
+            turns.write(f"{group.rank} in\n")
+        time.sleep(0.3 * (1 - group.rank))
+        with open(f"{folder}/turns", "a") as turns:
+            turns.write(f"{group.rank} out\n")
     torch.manual_seed(0)
     sharded = shard(gpu.Objective(gpu.fuse(model_of())), group)
     (sharded(*make_batch(some_pairs(30)[group.rank :: 2])) * 2).backward()
@@ -97,6 +120,7 @@ def test_two_processes_make_the_training_of_one(tmp_path):
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(two[name], value, atol=1e-4, rtol=1e-3)
         torch.testing.assert_close(begun[name], value, atol=1e-4, rtol=1e-3)
+    assert (tmp_path / "turns").read_text().split("\n")[:4] == ["0 in", "0 out", "1 in", "1 out"]
     resumed = [json.loads(line)["step"] for line in (tmp_path / "begun/log.jsonl").read_text().splitlines()]
     assert resumed == [1, 2, 3, 4, 5, 6]
     again, _ = run_of(ProcessGroup(), tmp_path / "two", steps=8)  # begun by two, one goes on
@@ -167,3 +191,53 @@ def test_a_recorded_step_with_several_processes_is_refused():
     DistributedUpdate(step, ProcessGroup())
     with pytest.raises(ValueError, match="sends no gradients"):
         DistributedUpdate(step, ProcessGroup(0, 2))
+
+
+def test_a_process_makes_its_own_share_only(monkeypatch):
+    made = []
+    real = Batches.build
+    monkeypatch.setattr(Batches, "build", lambda self, plan, k: made.append(k) or real(self, plan, k))
+    batches = Batches(some_pairs(60), 30, 30)
+    shares = [SharedBatches(batches, ProcessGroup(rank, 3)) for rank in range(3)]
+    count = len(batches.plan())
+    for epoch in (0, 1):
+        found = [list(share(epoch)) for share in shares]
+        whole = list(batches(epoch))
+        for k, (batch, *told) in enumerate(zip(whole, *found, strict=True)):
+            turn = (epoch * count + k) % 3  # an update may reach into the next epoch
+            assert torch.equal(told[turn][1], batch[1])
+            others = [source for rank, (source, _) in enumerate(told) if rank != turn]
+            assert others == 2 * [Elsewhere((batch[1][:, 1:] != 0).sum().item())]
+    assert len(made) == 2 * 2 * count  # each once by a process, once by us
+    (first, _), *_ = list(shares[1](0, 1))  # a training that went on begins to count anew
+    assert isinstance(first, Elsewhere)
+
+
+def test_tokens_of_static_batches_are_counted_without_their_filling():
+    batches = gpu.StaticBatches(some_pairs(60), 32, 32)
+    for (source, _), (_, target) in zip(SharedBatches(batches, ProcessGroup(1, 97))(), batches(), strict=False):
+        if isinstance(source, Elsewhere):
+            assert source.tokens == (target[:, 1:] != 0).sum()
+
+
+class Event:
+    """A GPU's event that comes after so many looks, or never."""
+
+    def __init__(self, looks=None):
+        self.looks = looks
+
+    def query(self):
+        if self.looks is not None:
+            self.looks -= 1
+            return self.looks < 0
+        return False
+
+
+def test_a_gpu_that_waits_for_a_lost_process_is_given_up():
+    value = torch.tensor(3.0)
+    assert _read_arrived(value, Event(5)) == 3.0
+    assert _read_arrived(value, Event(5), [1.0], 10.0) == 3.0
+    with pytest.raises(ConnectionError, match="process 0 of 2 has lost another one"), _report_lost_process(ProcessGroup(0, 2)):
+        _read_arrived(value, Event(), [1.0], 0.05)
+    assert _DistributedRun(model_of(), None, group=ProcessGroup(1, 2)).patience < 60
+    assert _DistributedRun(model_of(), None).patience == float("inf")
