@@ -4,9 +4,12 @@
 
 Ours, torch.nn.Transformer and x-transformers' XTransformer get the same weights and must give the same logits; then
 all train without dropout, so that all compute the same, on the same padded batches of 25,000 tokens a side, with
-bfloat16 autocast and fused Adam, each once as it is and once through torch.compile, taking turns.
-Ours is timed plain (chapter 10) and by chapter 14's rungs. Writes run.json and scores.json after each size; what
-cannot be imported or fails is recorded with its reason.
+bfloat16 autocast and fused Adam, each once as it is and once through torch.compile, taking turns. All fetch the same
+pinned batches without waiting for them. (Not from the GPU: an update counts its tokens, which would wait for it.)
+Ours is timed plain (chapter 10), by chapter 14's rungs, and, as "whole loss", by those of them that leave the loss as
+the peers have it: logits of all positions, then cross-entropy. Between turns a side keeps its weights and Adam's
+averages only. Writes run.json and scores.json after each size; what cannot be imported or fails is recorded with its
+reason.
 """
 
 import argparse
@@ -27,13 +30,16 @@ def sides(config, options):
     found, missing = {}, {}
     torch.manual_seed(0)
     ours = Transformer(config)
-    chosen = on_gpu.settings("batches made ahead")
-    for name, change in (("ours", {"compile": True}), ("ours, not compiled", {}), ("ours, plain", None)):
-        if options.not_compiled and name == "ours":
+    whole, pieces = on_gpu.settings("fused optimizer"), on_gpu.settings("loss in pieces")
+    for name, changes in (
+        ("ours", pieces | {"compile": True}), ("ours, not compiled", pieces),
+        ("ours, plain", {"precision": "bfloat16"}),
+        ("ours, whole loss", whole), ("ours, whole loss, compiled", whole | {"compile": True}),
+    ):
+        if options.not_compiled and changes.get("compile"):
             continue
         model = Transformer(config)
         model.load_state_dict(ours.state_dict())
-        changes = {"precision": "bfloat16"} if change is None else chosen | change
         model = model.to(options.device)
         found[name] = model, on_gpu.prepare(model, changes, options.device, options.backend)
     for name, kind in (("torch.nn.Transformer", TorchTransformer), ("XTransformer", X)):
@@ -77,6 +83,8 @@ def main():
             config = replace(on_gpu.CONFIGS[size], P_drop=0.0, eps_norm=1e-5)  # both others: eps 1e-5
             pairs = on_gpu.drawn_pairs(options.tokens * options.batches, config.vocab)
             batches = list(Batches(pairs, options.tokens, options.tokens)())
+            if torch.device(options.device).type == "cuda":
+                batches = [tuple(ids.pin_memory() for ids in batch) for batch in batches]
             found, missing = sides(config, options)
             source, target = (ids[:8].to(options.device) for ids in batches[0])
             rows = {"largest difference of a logit": check_equal(found, (source, target[:, :-1]))}
@@ -101,14 +109,26 @@ def main():
 
 
 def turn(model, adam, update, batches, device):
-    """A function that trains on all batches once and waits for the end."""
+    """A function that trains on all batches once and returns the seconds until the end.
+
+    Before, it trains on the largest batch without counting, which fetches memory again; afterwards it gives back what
+    the next side needs: gradients, and memory that is kept for later.
+    """
     adam.param_groups[0]["lr"] = 1e-5
+    wait = torch.cuda.synchronize if torch.device(device).type == "cuda" else lambda: None
+    largest = max(batches, key=lambda batch: batch[1].numel())
 
     def run():
+        update(model, adam, [largest])
+        wait()
+        began = time.perf_counter()
         for batch in batches:
             update(model, adam, [batch])
-        if torch.device(device).type == "cuda":
-            torch.cuda.synchronize()
+        wait()
+        seconds = time.perf_counter() - began
+        adam.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()
+        return seconds
 
     return run
 
@@ -118,9 +138,7 @@ def take_turns(runs, rounds):
     times = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
-            began = time.perf_counter()
-            run()
-            times[name].append(time.perf_counter() - began)
+            times[name].append(run())
     return times
 
 

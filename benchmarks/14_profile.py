@@ -1,6 +1,7 @@
 """Where does the time of an update go?
 
-    python benchmarks/14_profile.py [--preset small] [--tokens 1500] [--rows 12] [--device cpu] [--trace trace.json]
+    python benchmarks/14_profile.py [--preset small] [--tokens 1500] [--rows 12] [--named softmax] [--device cpu]
+        [--trace trace.json]
 
 Trains one update of the fast form of chapter 14 under `torch.profiler` and prints the operations that take the most
 time by themselves: their number of calls and their share. On a GPU the time is that of the kernels.
@@ -46,12 +47,14 @@ def main():
     parser.add_argument("--vocab", type=int, default=8000)
     parser.add_argument("--tokens", type=int, default=1500, help="of the batch, on each side")
     parser.add_argument("--rows", type=int, default=12, help="of the table")
+    parser.add_argument("--named", nargs="+", default=[""], help="only operations with one of these in their names")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--trace", help="where to write a time line")
     options = parser.parse_args()
     torch.manual_seed(0)
     seen = profiled(replace(CONFIGS[options.preset], vocab=options.vocab), options.tokens, options.device)
-    for name, calls, share in table(seen, options.device)[: options.rows]:
+    wanted = [row for row in table(seen, options.device) if any(word in row[0] for word in options.named)]
+    for name, calls, share in wanted[: options.rows]:
         print(f"{name[:44]:44} {calls:5} calls {share:5.1%}")
     if options.trace:
         seen.export_chrome_trace(options.trace)

@@ -4,6 +4,7 @@ Not a benchmark itself. Everything runs on a CPU, too, at tiny size, for a trial
 """
 
 import gc
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,9 @@ from annotated.records import Record
 from annotated.training import _read_later, _stream
 from annotated.transformer import BASE, BIG, TINY, Transformer
 
+# What the compiler makes is kept here, also for the next process; a rung compiles the model twice.
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(__file__).parent.parent.resolve() / ".cache" / "inductor"))
+
 CONFIGS = {"base": BASE, "big": BIG, "small": PRESETS["small"], "tiny": replace(TINY, vocab=503)}
 
 # Each rung changes one thing and keeps what came before it.
@@ -43,7 +47,8 @@ RUNGS = {
     "TF32": {"precision": "tf32"},
     "bfloat16 autocast": {"precision": "bfloat16"},
     "fused attention": {"attention": True},
-    "norms in one kernel, 16-bit sums": {"norms": True},
+    "norms in one kernel": {"norms": True},
+    "residual sums in 16 bits": {"sums": True},
     "fused optimizer": {"optimizer": True},
     "loss in pieces": {"pieces": True},
     "batches made ahead": {"ahead": True},
@@ -99,7 +104,8 @@ class Plain:
     def __call__(self, model, adam, batches):
         (source, target), = batches
         tokens = (target[:, 1:] != 0).sum().item()
-        source, target = source.to(here := next(model.parameters()).device), target.to(here)
+        here = next(model.parameters()).device
+        source, target = source.to(here, non_blocking=True), target.to(here, non_blocking=True)
         adam.zero_grad()
         with self.context():
             logits = model(source, target[:, :-1])
@@ -112,25 +118,32 @@ class Plain:
 def prepare(model, chosen, device, backend="inductor"):
     """An update with the chosen changes; the model is changed in place."""
     context = precision_context(chosen.get("precision", "float32"), device)
-    if chosen.get("attention") and not chosen.get("norms"):
+    if chosen.get("attention"):
         fuse(model)
-        for module in list(model.modules()):  # this rung leaves the norms as they are
-            for name, child in list(module.named_children()):
-                if type(child) is FusedLayerNorm:
-                    norm = LayerNorm(len(child.gain), child.eps)
-                    norm.gain, norm.bias = child.gain, child.bias
-                    setattr(module, name, norm)
-    if not chosen.get("norms"):
-        return Plain(context)
-    fuse(model)
+        take_back(model, chosen)
     compute = _loss_piece
     if chosen.get("compile"):
         compiled(model, backend=backend)
         compute = torch.compile(_loss_piece, dynamic=True, backend=backend)
-    rows = 4096 if chosen.get("pieces") else 1 << 40
+    if not chosen.get("pieces"):
+        return Plain(context)
     kind = CudaGraphTrainStep if chosen.get("record") else TrainStep
     whole = UnpaddedObjective if chosen.get("unpadded") else Objective
-    return FastUpdate(kind(whole(model, rows, compute), context))
+    return FastUpdate(kind(whole(model, compute=compute), context))
+
+
+def take_back(model, chosen):
+    """Undo what `fuse` changes besides attention, unless it is chosen, too."""
+    if not chosen.get("sums"):
+        model.dropout._forward_hooks.clear()
+    if chosen.get("norms"):
+        return
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is FusedLayerNorm:
+                norm = LayerNorm(len(child.gain), child.eps)
+                norm.gain, norm.bias = child.gain, child.bias
+                setattr(module, name, norm)
 
 
 def adam_for(model, chosen):

@@ -17,15 +17,20 @@ from annotated import cli, gpu
 from annotated.data import Batches, make_batch
 from annotated.distributed import (
     DistributedUpdate,
+    Elsewhere,
     ProcessGroup,
+    SharedBatches,
     _DistributedRun,
     _report_lost_process,
     _torchrun_group,
     fast_run,
+    load_shards,
+    save_shards,
     shard,
 )
 from annotated.graphs import CudaGraphTrainStep
-from annotated.training import Recipe, Run, train
+from annotated.optimization import optimizer
+from annotated.training import Recipe, Run, _read_arrived, _stream, train, update
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch):
@@ -44,9 +49,13 @@ def start_two(function, folder, *arguments):
         subprocess.Popen([sys.executable, "-c", code], env=quiet | {"RANK": str(r), "MEET": meet}, stderr=subprocess.PIPE, text=True)
         for r in (0, 1)
     ]
-    for process in started:
-        said = process.communicate(timeout=120)[1]
-        assert process.returncode == 0, said[-2000:]
+    try:
+        for process in started:
+            said = process.communicate(timeout=300)[1]
+            assert process.returncode == 0, said[-2000:]
+    finally:
+        for process in started:
+            process.kill()
 
 
 def group_here():
@@ -56,12 +65,13 @@ def group_here():
     return ProcessGroup(rank, 2)
 
 
-def run_of(group, folder, **changes):
+def run_of(group, folder, batches=None, **changes):
     "A training of six updates of four batches each, as `train` gets it from the command line."
     recipe = Recipe(**{"steps": 6, "warmup": 2, "accumulate": 4, "save_every": 3, "seed": 5} | changes)
     model = model_of()
     start = partial(fast_run, group=group)
-    log = train(model, recipe, Batches(some_pairs(60), 30, 30), folder if group.rank == 0 else None, start=start)
+    batches = batches or Batches(some_pairs(60), 30, 30)
+    log = train(model, recipe, batches, folder if group.rank == 0 else None, start=start)
     return model, log
 
 
@@ -77,37 +87,140 @@ def in_two_processes(folder):
         torch.save([model.state_dict(), model_begun.state_dict(), [line["loss"] for line in log]], f"{folder}/found.pt")
         assert not log[0]["loss"] != log[0]["loss"]
     torch.manual_seed(0)
+    shared = SharedBatches(Batches(some_pairs(60), 30, 30), group)
+    _, shared_log = run_of(group, f"{folder}/shared", batches=shared)  # over several epochs
+    assert [line["loss"] for line in shared_log] == [line["loss"] for line in log]
+    assert [line["tokens"] for line in shared_log] == [line["tokens"] for line in log]
+    drop_run = _DistributedRun(model_of(), None, step=3, group=group)
+    torch.manual_seed(drop_run.seed(Recipe(seed=5)))
+    dropped = torch.nn.functional.dropout(torch.ones(97), 0.5)
+    both = [torch.empty(97), torch.empty(97)]
+    torch.distributed.all_gather(both, dropped)
+    assert not torch.equal(*both)
+    torch.manual_seed(5 * 1_000_003 + 3)  # what one process alone drops
+    assert torch.equal(both[0], torch.nn.functional.dropout(torch.ones(97), 0.5))
+    machines = ProcessGroup(group.rank, 2, local=1)  # as if each stood on a machine of its own
+    with machines.in_turn():
+        with open(f"{folder}/turns", "a") as turns:
+            turns.write(f"{group.rank} in\n")
+        time.sleep(0.3 * (1 - group.rank))
+        with open(f"{folder}/turns", "a") as turns:
+            turns.write(f"{group.rank} out\n")
+    torch.manual_seed(0)
     sharded = shard(gpu.Objective(gpu.fuse(model_of())), group)
     (sharded(*make_batch(some_pairs(30)[group.rank :: 2])) * 2).backward()
     held = sum(p.to_local().numel() for p in sharded.parameters())
     whole = [p.grad.full_tensor().flatten() for p in sharded.parameters()]
     if group.rank == 0:
         torch.save([held, whole], f"{folder}/sharded.pt")
+    two = sharded_training(group)
+    assert load_shards(f"{folder}/by-one", two[0], two[1]) == {"step": 2, "epoch": 0, "position": 8}
+    goes_on(group, *two, folder, "by-two", 3)
     torch.distributed.destroy_process_group()
 
 
-def test_two_processes_make_the_training_of_one(tmp_path):
+def sharded_training(group):
+    "A sharded objective, its optimizer, and a function that makes update number n of it."
+    objective = shard(gpu.Objective(gpu.fuse(model_of())), group)
+    adam = optimizer(objective)
+    adam.param_groups[0]["lr"] = 1e-2
+    make = DistributedUpdate(gpu.TrainStep(objective), group)
+    return objective, adam, lambda n: make(objective.model, adam, batches_of(n))
+
+
+def batches_of(n):
+    "Four batches for update number n, counted from 1."
+    return list(Batches(some_pairs(200), 30, 30)())[4 * n - 4 : 4 * n]
+
+
+def goes_on(group, objective, adam, advance, folder, name, step):
+    "Make update number step, begin to save it, make the next one meanwhile; what stood after each."
+    kept = []
+    for n in (step, step + 1):
+        advance(n)
+        kept.append([p.full_tensor().clone() for p in objective.parameters()])
+        if n == step:
+            written = save_shards(f"{folder}/{name}", objective, adam, {"step": n, "epoch": 0, "position": 4 * n}, group)
+    written.result()
+    if torch.distributed.get_rank() == 0:
+        torch.save(kept, f"{folder}/{name}.pt")
+
+
+@pytest.fixture
+def group_of_one(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/alone", rank=0, world_size=1)
+    yield ProcessGroup()
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_make_the_training_of_one(tmp_path, group_of_one):
     plain = model_of()
     recipe = Recipe(steps=6, warmup=2, accumulate=4, save_every=3, seed=5)
     lines = train(plain, recipe, Batches(some_pairs(60), 30, 30), tmp_path / "one")
     run_of(ProcessGroup(), tmp_path / "begun", steps=3)
+    alone = sharded_training(group_of_one)
+    alone[2](1)
+    goes_on(group_of_one, *alone, tmp_path, "by-one", 2)
     start_two("in_two_processes", tmp_path, tmp_path)
     two, begun, losses = torch.load(tmp_path / "found.pt")
     close(torch.tensor(losses), torch.tensor([line["loss"] for line in lines]))
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(two[name], value, atol=1e-4, rtol=1e-3)
         torch.testing.assert_close(begun[name], value, atol=1e-4, rtol=1e-3)
+    assert (tmp_path / "turns").read_text().split("\n")[:4] == ["0 in", "0 out", "1 in", "1 out"]
     resumed = [json.loads(line)["step"] for line in (tmp_path / "begun/log.jsonl").read_text().splitlines()]
     assert resumed == [1, 2, 3, 4, 5, 6]
     again, _ = run_of(ProcessGroup(), tmp_path / "two", steps=8)  # begun by two, one goes on
     assert sorted(p.name for p in (tmp_path / "two/checkpoints").iterdir()) == ["0000003", "0000006", "0000008"]
 
     held, shares = torch.load(tmp_path / "sharded.pt")
-    alone = gpu.Objective(gpu.fuse(model_of()))
-    alone(*make_batch(some_pairs(30))).backward()
-    numbers = sum(p.numel() for p in alone.parameters())
+    whole = gpu.Objective(gpu.fuse(model_of()))
+    whole(*make_batch(some_pairs(30))).backward()
+    numbers = sum(p.numel() for p in whole.parameters())
     assert 0.4 * numbers < held < 0.6 * numbers
-    close(torch.cat(shares), torch.cat([p.grad.flatten() for p in alone.parameters()]))
+    close(torch.cat(shares), torch.cat([p.grad.flatten() for p in whole.parameters()]))
+
+    # A sharded training: two updates by one process, then two by two, the last of which one makes again.
+    plain = model_of()
+    adam = optimizer(plain)
+    adam.param_groups[0]["lr"] = 1e-2
+    wanted = []
+    for n in (1, 2, 3, 4):
+        update(plain, adam, batches_of(n))
+        wanted.append([p.detach().clone() for p in plain.parameters()])
+    by_one, by_two = (torch.load(tmp_path / f"by-{name}.pt") for name in ("one", "two"))
+    near = partial(torch.testing.assert_close, atol=2e-4, rtol=1e-3)
+    near([*by_one, *by_two], [wanted[1], wanted[2], wanted[2], wanted[3]])
+    again = sharded_training(group_of_one)
+    assert load_shards(tmp_path / "by-two", again[0], again[1]) == {"step": 3, "epoch": 0, "position": 12}
+    assert all(torch.equal(p.full_tensor(), q) for p, q in zip(again[0].parameters(), by_two[0], strict=True))
+    again[2](4)
+    near([p.full_tensor() for p in again[0].parameters()], wanted[3])
+
+
+def test_a_sharded_objective_sends_gradients_once_an_update(group_of_one):
+    objective, _, advance = sharded_training(group_of_one)
+    asked = []
+    objective.set_requires_gradient_sync = asked.append
+    advance(1)
+    assert asked == [False, False, False, True]
+
+
+def note_kind(kinds, precision, module, inputs, out):
+    kinds.add((precision, out.dtype))
+
+
+def test_sharded_layers_compute_in_two_bytes_and_keep_four(group_of_one):
+    found, kinds = [], set()
+    for precision in ("float32", "bfloat16"):
+        objective = shard(gpu.Objective(gpu.fuse(model_of())), group_of_one, precision=precision)
+        for layer in (*objective.model.encoder.layers, *objective.model.decoder.layers):
+            layer.feed_forward.W_1.register_forward_hook(partial(note_kind, kinds, precision))
+        objective(*make_batch(some_pairs(30))).backward()
+        assert all(p.dtype == p.grad.dtype == torch.float32 for p in objective.parameters())
+        found.append(torch.cat([p.grad.full_tensor().flatten() for p in objective.parameters()]))
+    assert kinds == {("float32", torch.float32), ("bfloat16", torch.bfloat16)}
+    assert 1e-4 < (found[1] - found[0]).norm() / found[0].norm() < 0.05
 
 
 def annotated_train(folder, *more):
@@ -167,3 +280,77 @@ def test_a_recorded_step_with_several_processes_is_refused():
     DistributedUpdate(step, ProcessGroup())
     with pytest.raises(ValueError, match="sends no gradients"):
         DistributedUpdate(step, ProcessGroup(0, 2))
+
+
+def test_a_process_makes_its_own_share_only(monkeypatch):
+    made = []
+    real = Batches.build
+    monkeypatch.setattr(Batches, "build", lambda self, plan, k: made.append(k) or real(self, plan, k))
+    batches = Batches(some_pairs(60), 30, 30)
+    shares = [SharedBatches(batches, ProcessGroup(rank, 3)) for rank in range(3)]
+    count = len(batches.plan())
+    for epoch in (0, 1):
+        found = [list(share(epoch)) for share in shares]
+        whole = list(batches(epoch))
+        for k, (batch, *told) in enumerate(zip(whole, *found, strict=True)):
+            turn = (epoch * count + k) % 3  # an update may reach into the next epoch
+            assert torch.equal(told[turn][1], batch[1])
+            others = [source for rank, (source, _) in enumerate(told) if rank != turn]
+            assert others == 2 * [Elsewhere((batch[1][:, 1:] != 0).sum().item())]
+    assert len(made) == 2 * 2 * count  # each once by a process, once by us
+
+
+@pytest.mark.parametrize("feed", [lambda share: share, gpu.Prefetch])
+def test_a_training_that_goes_on_keeps_the_shares(feed):
+    batches = Batches(some_pairs(60), 30, 30)
+    count = len(batches.plan())
+    assert count % 3  # an epoch ends within a round
+    for place in ((0, 3), (0, count), (1, 1), (2, count - 1)):
+        coming = _stream(feed(SharedBatches(batches, ProcessGroup(2, 3))), *place)
+        first = place[0] * count + place[1]
+        for n in range(first, first + 2 * count):
+            source, _, _ = next(coming)
+            assert isinstance(source, Elsewhere) == (n % 3 != 2)
+
+
+def test_a_corpus_on_a_disk_gives_its_pages_back_in_every_process():
+    class OnDisk(list):
+        forgotten = 0
+
+        def forget(self):
+            self.forgotten += 1
+
+    for rank in range(4):
+        pairs = OnDisk(some_pairs(400))
+        made = [source for source, _ in SharedBatches(Batches(pairs, 30, 30), ProcessGroup(rank, 4))()]
+        assert pairs.forgotten == sum(isinstance(s, torch.Tensor) for s in made) // 8 > 2
+
+
+def test_tokens_of_static_batches_are_counted_without_their_filling():
+    batches = gpu.StaticBatches(some_pairs(60), 32, 32)
+    for (source, _), (_, target) in zip(SharedBatches(batches, ProcessGroup(1, 97))(), batches(), strict=False):
+        if isinstance(source, Elsewhere):
+            assert source.tokens == (target[:, 1:] != 0).sum()
+
+
+class Event:
+    """A GPU's event that comes after so many looks, or never."""
+
+    def __init__(self, looks=None):
+        self.looks = looks
+
+    def query(self):
+        if self.looks is not None:
+            self.looks -= 1
+            return self.looks < 0
+        return False
+
+
+def test_a_gpu_that_waits_for_a_lost_process_is_given_up():
+    value = torch.tensor(3.0)
+    assert _read_arrived(value, Event(5)) == 3.0
+    assert _read_arrived(value, Event(5), [1.0], 10.0) == 3.0
+    with pytest.raises(ConnectionError, match="process 0 of 2 has lost another one"), _report_lost_process(ProcessGroup(0, 2)):
+        _read_arrived(value, Event(), [1.0], 0.05)
+    assert _DistributedRun(model_of(), None, group=ProcessGroup(1, 2)).patience < 60
+    assert _DistributedRun(model_of(), None).patience == float("inf")

@@ -377,10 +377,27 @@ def test_an_output_bias_is_refused_and_not_forgotten():
         gpu.Objective(model)
 
 
-def test_fusing_turns_cudnn_attention_off():
-    torch.backends.cuda.enable_cudnn_sdp(True)
+def test_on_a_gpu_attention_is_not_left_to_cudnn_and_other_code_keeps_it(monkeypatch):
+    allowed = []
+    enabled = torch.backends.cuda.cudnn_sdp_enabled
+    monkeypatch.setattr(gpu.F, "scaled_dot_product_attention", lambda *inputs: allowed.append(enabled()))
+    assert enabled()
     gpu.fuse(Transformer(SMALL))
-    assert not torch.backends.cuda.cudnn_sdp_enabled()
+    gpu._attend(SimpleNamespace(is_cuda=True), None, None)
+    gpu._attend(SimpleNamespace(is_cuda=False), None, None)
+    assert allowed == [False, True] and enabled()
+
+
+def test_the_choice_of_kernels_breaks_no_graph():
+    def attend(Q):
+        with gpu.sdpa_kernel(gpu._KERNELS, set_priority=True):
+            return torch.nn.functional.scaled_dot_product_attention(Q, Q, Q)
+
+    torch._dynamo.reset()
+    Q = torch.randn(2, 3, 5, 8, requires_grad=True)
+    found = torch.compile(attend, fullgraph=True, backend="aot_eager")(Q)
+    close(found, attend(Q))
+    torch._dynamo.reset()
 
 
 # ---- the programs that make the records, at tiny size
@@ -420,6 +437,7 @@ def test_the_ladder_is_climbed_written_and_gone_on_with(program, tmp_path, capsy
     assert monkey[0] == steps[0] and monkey[-1] == steps[-1]
     chosen = ladder.on_gpu.settings("fused attention")
     assert chosen == {"precision": "bfloat16", "attention": True}
+    assert all(len(change) == 1 for rung, change in ladder.on_gpu.RUNGS.items() if rung != steps[0])
     climb(*TINY_RUN, "--here", "--rungs", steps[0], "--out", tmp_path)
     assert "tokens/s" in capsys.readouterr().out
     first = scores_in(tmp_path)["tiny"][0]
@@ -459,10 +477,33 @@ def test_peers_compute_the_same_and_take_turns(program, tmp_path, capsys):
     call(*TINY_RUN, "--rounds", 1, "--not-compiled", "--out", tmp_path)
     rows = scores_in(tmp_path)["tiny"]
     assert rows["largest difference of a logit"] < 1e-3 and rows["ours, not compiled"]["times as long as ours"] == 1
-    assert {"ours, plain", "torch.nn.Transformer"} <= set(rows)
+    assert {"ours, plain", "ours, whole loss", "torch.nn.Transformer"} <= set(rows)
     assert ("XTransformer" in rows) != ("XTransformer" in rows["missing"])
     found, _ = module.sides(module.on_gpu.CONFIGS["tiny"], SimpleNamespace(device="cpu", backend="eager", not_compiled=False))
     assert {"ours", "torch.nn.Transformer, compiled"} <= set(found)
+    same = "ours, whole loss", "ours, whole loss, compiled", "torch.nn.Transformer", "torch.nn.Transformer, compiled"
+    assert {type(found[name][1]).__name__ for name in same} == {"Plain"}  # who is compared has the same loss
+
+
+def test_a_side_that_waits_for_its_turn_keeps_no_gradients(program):
+    module, _ = program("14_peers")
+    model = model_of()
+    adam = optimizer(model)
+    batches = [make_batch(some_pairs(9, seed)) for seed in (0, 1)]
+    assert module.turn(model, adam, update, batches, "cpu")() > 0
+    assert all(p.grad is None for p in model.parameters()) and adam.state
+
+
+@pytest.mark.parametrize("rung", ["fused attention", "norms in one kernel", "residual sums in 16 bits"])
+def test_a_rung_makes_its_own_change_only(program, rung):
+    on_gpu, _ = program("on_gpu")
+    model = model_of()
+    on_gpu.prepare(model, on_gpu.settings(rung), "cpu")
+    order = list(on_gpu.RUNGS)
+    norms = {type(module) for module in model.modules() if isinstance(module, LayerNorm)}
+    assert norms == {FusedLayerNorm if order.index(rung) >= order.index("norms in one kernel") else LayerNorm}
+    assert bool(model.dropout._forward_hooks) == (rung == "residual sums in 16 bits")
+    assert model.encoder.layers[0].self_attention.attention is gpu.fused_attention
 
 
 def test_searches_are_compared_before_they_are_timed(program, tmp_path, monkeypatch, capsys):
