@@ -693,7 +693,7 @@ def _prepared(backend, options, corpus, config, recipe, data):
         for name in _PREPARED:
             _remove(folder / name)
     config = replace(config, vocab=len(vocabulary))
-    if backend.writes:
+    if backend.writes or not (folder / "run.json").exists():  # on a machine with a disk of its own
         _begin(folder, config, recipe, data)
     if not goes_on:
         vocabulary.save(folder / vocabulary.filename)

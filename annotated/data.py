@@ -534,14 +534,22 @@ class Batches:
         budgets = self.source_tokens, self.target_tokens
         return _plan_batches(lengths, *budgets, self.seed, epoch, self.workers)
 
+    def build(self, plan: _Plan, k: int) -> tuple[Tensor, Tensor]:
+        """Batch k of a plan: source and target."""
+        return make_batch([self.pairs[i] for i in plan[k].tolist()])
+
+    def forget(self, done: int) -> None:
+        """After every eighth batch, give back what a corpus on a disk has read for them."""
+        if done % 8 == 0 and hasattr(self.pairs, "forget"):
+            self.pairs.forget()
+
     def __call__(self, epoch: int = 0, position: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the worker's (source, target) of an epoch; `position` of them are done."""
         plan = self.plan(epoch)
         first = self.worker + position * self.workers
         for done, k in enumerate(range(first, len(plan), self.workers), start=1):
-            yield make_batch([self.pairs[i] for i in plan[k].tolist()])
-            if done % 8 == 0 and hasattr(self.pairs, "forget"):
-                self.pairs.forget()
+            yield self.build(plan, k)
+            self.forget(done)
 
 
 def token_batches(

@@ -7,16 +7,19 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from annotated.data import Batches
 from annotated.gpu import (
     FastUpdate,
     Objective,
@@ -32,7 +35,17 @@ from annotated.graphs import CudaGraphTrainStep
 from annotated.training import Recipe, Run, TrainingBackend, list_checkpoints
 from annotated.transformer import Transformer
 
-__all__ = ["ProcessGroup", "DistributedUpdate", "fast_run", "fast_backend", "shard"]
+__all__ = [
+    "ProcessGroup",
+    "Elsewhere",
+    "SharedBatches",
+    "DistributedUpdate",
+    "fast_run",
+    "fast_backend",
+    "shard",
+    "save_shards",
+    "load_shards",
+]
 
 
 @dataclass
@@ -41,10 +54,15 @@ class ProcessGroup:
 
     Args:
         rank, size: which one this is, and of how many.
+        local: how many of them each machine has; by default all are on one.
+        patient: a group of torch.distributed on CPUs, for what may take long or goes on
+            beside an update; by default torch's own.
     """
 
     rank: int = 0
     size: int = 1
+    local: int | None = None
+    patient: Any = None
 
     def share(self, batches: list) -> list:
         """This process's share of an update's batches.
@@ -66,7 +84,9 @@ class ProcessGroup:
 
     def no_sync(self, objective: nn.Module, more: bool) -> AbstractContextManager:
         """A context that sends nothing, while more batches of the update are to come."""
-        if more and isinstance(objective, nn.parallel.DistributedDataParallel):
+        if hasattr(objective, "set_requires_gradient_sync"):  # it is sharded
+            objective.set_requires_gradient_sync(not more)
+        elif more and isinstance(objective, nn.parallel.DistributedDataParallel):
             return objective.no_sync()
         return nullcontext()
 
@@ -76,21 +96,67 @@ class ProcessGroup:
             dist.all_reduce(value)
         return value / self.size
 
-    def any(self, asked: bool) -> bool:
+    def any(self, asked: bool, among: Any = None) -> bool:
         """Whether any process has been asked; all wait here, and a lost one is noticed."""
         flag = torch.tensor(int(asked))  # on the CPU, so that no GPU waits
         if self.size > 1:
-            dist.all_reduce(flag, dist.ReduceOp.MAX)
+            dist.all_reduce(flag, dist.ReduceOp.MAX, among)
         return bool(flag)
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:
-        """The first process goes alone, the others after it."""
-        if self.rank:
-            self.any(False)
+        """Each machine's first process goes alone, one after the other; then all others."""
+        local = self.local or self.size
+        machine, place = divmod(self.rank, local)
+        before = self.size // local if place else machine
+        for _ in range(before):
+            self.any(False, self.patient)
         yield
-        if not self.rank:
-            self.any(False)
+        for _ in range(self.size // local - before):
+            self.any(False, self.patient)
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A batch that another process makes.
+
+    Args:
+        tokens: how many target tokens it predicts.
+    """
+
+    tokens: int
+
+
+@dataclass(frozen=True)
+class SharedBatches:
+    """Batches of which a process makes only its own share (section 5.1).
+
+    Args:
+        batches: all of them, the same in every process.
+        group: the processes; an update takes a multiple of their number.
+    """
+
+    batches: Batches
+    group: ProcessGroup
+
+    def tokens(self, indices: list[int]) -> int:
+        """How many target tokens these pairs predict together."""
+        pairs = self.batches.pairs
+        if hasattr(pairs, "lengths"):
+            return int(pairs.lengths[indices, 1].sum())
+        return sum(len(pairs[i][1]) for i in indices)
+
+    def __call__(self, epoch: int = 0, position: int = 0) -> Iterator[tuple[Any, Any]]:
+        """Yield (source, target), or (`Elsewhere`, None), as `Batches` would."""
+        plan = self.batches.plan(epoch)
+        before = epoch * len(plan)  # all epochs have as many; an update may reach into the next
+        for k in range(position, len(plan)):
+            turn, place = divmod(before + k, self.group.size)
+            if place == self.group.rank:
+                yield self.batches.build(plan, k)
+                self.batches.forget(turn + 1)
+            else:
+                yield Elsewhere(self.tokens(plan[k])), None
 
 
 class DistributedUpdate(FastUpdate):
@@ -109,6 +175,12 @@ class DistributedUpdate(FastUpdate):
         if group.size > 1 and isinstance(step, CudaGraphTrainStep):
             raise ValueError("a recorded step sends no gradients: several processes need TrainStep")
         self.group = group
+
+    def count(self, source: Any, target: Any, pad: int) -> int:
+        """The target tokens that a batch predicts, here or elsewhere."""
+        if isinstance(source, Elsewhere):
+            return source.tokens
+        return super().count(source, target, pad)
 
     def passes(self, batches: list, tokens: int, device: torch.device) -> Tensor:
         """Add the gradients of the mean loss over all tokens; returns that loss."""
@@ -147,6 +219,14 @@ class _DistributedRun(Run):
     """A `Run` of several processes that stay in step; the first has the folder."""
 
     group: ProcessGroup = field(default_factory=ProcessGroup)
+
+    def __post_init__(self):
+        if self.group.size > 1:
+            self.patience = 10.0
+
+    def seed(self, recipe: Recipe) -> int:
+        """Of this process's dropout in this update; the first one's is that of one alone."""
+        return (super().seed(recipe) + self.group.rank * 0x9E3779B97F4A7C15) % 2**63
 
     def stops(self, signals: list) -> bool:
         """Whether anybody was asked to stop."""
@@ -203,7 +283,9 @@ def _torchrun_group(device: str) -> Iterator[ProcessGroup]:
     dist.init_process_group(backend, timeout=timedelta(minutes=minutes))
     # When one is lost, torchrun ends the others at once; they have to say first what is kept.
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
-    yield ProcessGroup(dist.get_rank(), size)
+    # Preparing a corpus may take longer than an update ever does.
+    patient = dist.new_group(backend="gloo", timeout=timedelta(days=1))
+    yield ProcessGroup(dist.get_rank(), size, int(os.environ["LOCAL_WORLD_SIZE"]), patient)
     signal.signal(signal.SIGTERM, before)
     dist.destroy_process_group()  # not after an error: it would wait for a lost process
 
@@ -233,6 +315,11 @@ def fast_run(
     return _DistributedRun(model, adam, folder, update=update, group=group)
 
 
+def _shared_feed(group: ProcessGroup, batches: Batches) -> Prefetch:
+    """This process's share of the batches, made ahead."""
+    return Prefetch(SharedBatches(batches, group))
+
+
 @contextmanager
 def fast_backend(
     device: str, precision: str | None = None, compile: bool = False, folder: Path | None = None
@@ -248,30 +335,86 @@ def fast_backend(
         if group.size > 1 and device == "cuda":
             device = f"cuda:{os.environ['LOCAL_RANK']}"
         start = partial(fast_run, precision=precision, compile=compile, group=group)
+        feed = partial(_shared_feed, group) if group.size > 1 else Prefetch
         with _report_lost_process(group, folder):
             yield TrainingBackend(
-                device, group.rank == 0, fused_attention, group.in_turn, Prefetch, start)
+                device, group.rank == 0, fused_attention, group.in_turn, feed, start)
 
 
-def shard(objective: Objective, group: ProcessGroup, device: str = "cpu") -> nn.Module:
+def shard(
+    objective: Objective, group: ProcessGroup, device: str = "cpu", precision: str = "float32"
+) -> nn.Module:
     """Leave each process its share of the weights, layer by layer, in place (FSDP).
 
-    Make the optimizer afterwards; gradients are means over processes, as with
-    `ProcessGroup.wrap`.
+    Make the optimizer afterwards, not between a forward and a backward pass, when some weights
+    are whole. Gradients are means over processes, as with `ProcessGroup.wrap`.
 
     Args:
         objective: the same in every process.
         group: the processes.
         device: "cpu" or "cuda".
+        precision: in which layers are sent and compute, "float32" or "bfloat16"; shares of
+            weights and sums of gradients are float32.
 
     Returns:
         the objective.
     """
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     mesh = dist.device_mesh.init_device_mesh(torch.device(device).type, (group.size,))
+    dtype = getattr(torch, precision)
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     model = objective.model
     for layer in (*model.encoder.layers, *model.decoder.layers):
-        fully_shard(layer, mesh=mesh)
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(objective, mesh=mesh)
     return objective
+
+
+def save_shards(
+    folder: Path | str, objective: nn.Module, adam: torch.optim.Optimizer,
+    progress: dict[str, int], group: ProcessGroup,
+) -> Future:
+    """Begin to write a sharded training to a folder; every process calls this.
+
+    Args:
+        folder: where all processes can write.
+        objective, adam: as `shard` has left the one, and its optimizer.
+        progress: step, epoch and position.
+        group: the processes; those that write talk in its `patient`.
+
+    Returns:
+        What ends when all is written: wait for its `result()` before the next one begins.
+    """
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    weights, averages = get_state_dict(objective, adam)
+    state = {"model": weights, "adam": averages, "progress": progress}
+    # In a group of its own: what the thread sends must not get between the gradients.
+    among = group.patient or dist.new_group(backend="gloo")
+    written: Any = checkpoint.async_save(state, checkpoint_id=folder, process_group=among)
+    return written
+
+
+def load_shards(
+    folder: Path | str, objective: nn.Module, adam: torch.optim.Optimizer
+) -> dict[str, int]:
+    """Go on from `save_shards`, in as many processes or another number.
+
+    Args:
+        folder, objective, adam: as there.
+
+    Returns:
+        progress, as there.
+    """
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    weights, averages = get_state_dict(objective, adam)
+    progress = {"step": 0, "epoch": 0, "position": 0}
+    state: dict[str, Any] = {"model": weights, "adam": averages, "progress": progress}
+    checkpoint.load(state, checkpoint_id=folder)
+    set_state_dict(
+        objective, adam, model_state_dict=state["model"], optim_state_dict=state["adam"])
+    return state["progress"]

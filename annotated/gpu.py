@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from annotated.attention import _check_mask, _check_sizes, _check_values, scaled_dot_product_attention
 from annotated.data import Batches, _Plan, _plan_batches
@@ -144,6 +145,17 @@ def _aligned(mask):
     return F.pad(mask, (0, -S % 8))[..., :S]
 
 
+# Fastest first. The kernel of cuDNN is left out: it makes a plan for every new shape.
+_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+def _attend(Q, K, V, mask=None, dropout=0.0, causal=False):
+    """PyTorch's `scaled_dot_product_attention`, by one of `_KERNELS` on a GPU."""
+    choose = sdpa_kernel(_KERNELS, set_priority=True) if Q.is_cuda else nullcontext()
+    with choose:
+        return F.scaled_dot_product_attention(Q, K, V, mask, dropout, causal)  # (..., T, d_v)
+
+
 def fused_attention(
     Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None, dropout: float = 0.0
 ) -> Tensor:
@@ -154,12 +166,12 @@ def fused_attention(
     _check_sizes(Q, K)
     _check_values(K, V)
     if mask is None:
-        return F.scaled_dot_product_attention(Q, K, V, dropout_p=dropout)  # (..., T, d_v)
+        return _attend(Q, K, V, None, dropout)  # (..., T, d_v)
     _check_mask(mask, (*Q.shape[:-1], K.shape[-2]))
     some = mask.any(-1, keepdim=True)  # (..., 1)
     # A row without a key looks at all and is cut afterwards: no 0/0 in either pass.
     seen = _aligned(mask | ~some)  # (..., S)
-    out = F.scaled_dot_product_attention(Q, K, V, seen, dropout)  # (..., T, d_v)
+    out = _attend(Q, K, V, seen, dropout)  # (..., T, d_v)
     return out.masked_fill(~some, 0.0)
 
 
@@ -183,7 +195,7 @@ def fused_causal_attention(
     on_cpu = mask.device.type == "cpu" and not torch.compiler.is_compiling()
     if mask.shape[-2:] != (T, T) or on_cpu and not (mask == causal_mask(T)).all():
         raise ValueError(f"mask must be causal_mask({T}): use fused_attention")
-    return F.scaled_dot_product_attention(Q, K, V, dropout_p=dropout, is_causal=True)
+    return _attend(Q, K, V, None, dropout, causal=True)
 
 
 def _use_attention(module, attention):
@@ -200,10 +212,8 @@ def _use_attention(module, attention):
 def fuse(model: Transformer) -> Transformer:
     """Give a Transformer fused attention and norms, in place; its weights keep their names.
 
-    Returns the model. Attention by cuDNN is turned off for the whole process: it makes a plan
-    for every new shape.
+    Returns the model.
     """
-    torch.backends.cuda.enable_cudnn_sdp(False)
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if type(child) is LayerNorm:
@@ -385,18 +395,18 @@ class StaticBatches(Batches):
         both = np.column_stack([longest, longest])  # (n, 2)
         return _plan_batches(both, *budgets, self.seed, epoch, self.workers)
 
-    def __call__(self, epoch: int = 0, position: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield source (rows, L) and target (rows, L + 1), see `Batches`."""
-        for source, target in super().__call__(epoch, position):
-            L = self._rounded(max(source.shape[1], target.shape[1] - 1))
-            rows = min(self.source_tokens, self.target_tokens) // L
-            wide = source.new_full((rows, L), self.pad)  # (rows, L)
-            longer = target.new_full((rows, L + 1), self.pad)  # (rows, L + 1)
-            wide[:, 0] = self.eos
-            longer[:, 0] = self.bos
-            wide[: len(source), : source.shape[1]] = source
-            longer[: len(target), : target.shape[1]] = target
-            yield wide, longer
+    def build(self, plan: _Plan, k: int) -> tuple[Tensor, Tensor]:
+        """Batch k of a plan: source (rows, L) and target (rows, L + 1)."""
+        source, target = super().build(plan, k)
+        L = self._rounded(max(source.shape[1], target.shape[1] - 1))
+        rows = min(self.source_tokens, self.target_tokens) // L
+        wide = source.new_full((rows, L), self.pad)  # (rows, L)
+        longer = target.new_full((rows, L + 1), self.pad)  # (rows, L + 1)
+        wide[:, 0] = self.eos
+        longer[:, 0] = self.bos
+        wide[: len(source), : source.shape[1]] = source
+        longer[: len(target), : target.shape[1]] = target
+        return wide, longer
 
 
 @dataclass(frozen=True)
@@ -471,7 +481,7 @@ def unpadded_attention(
     values = mask.keys.spread(V)  # (B, h, S, d_v)
     # Under the causal mask no real query sees padding, which stands at the end.
     seen = None if mask.causal else mask.keys.real[:, None, None]  # (B, 1, 1, S)
-    out = F.scaled_dot_product_attention(rows, keys, values, seen, dropout, mask.causal)
+    out = _attend(rows, keys, values, seen, dropout, mask.causal)
     return mask.queries.pack(out)  # (1, h, n, d_v)
 
 
@@ -573,14 +583,18 @@ class FastUpdate:
         self, model: Transformer, adam: torch.optim.Optimizer, batches: list
     ) -> tuple[Tensor, int]:
         """As `update`: the mean loss a token, and the number of tokens."""
-        pad, device = model.config.pad, next(model.parameters()).device
-        tokens = sum((target[:, 1:] != pad).sum().item() for _, target in batches)
+        device = next(model.parameters()).device
+        tokens = sum(self.count(*batch, model.config.pad) for batch in batches)
         adam.zero_grad(set_to_none=self.step.frees_gradients)
         total = self.passes(batches, tokens, device)
         if device.type == "cpu" and not total.isfinite():
             raise FloatingPointError(f"the loss is {total.item():.3g}")
         adam.step()
         return total, tokens
+
+    def count(self, source: Any, target: Any, pad: int) -> int:
+        """The target tokens that a batch predicts."""
+        return (target[:, 1:] != pad).sum().item()
 
     def passes(self, batches: list, tokens: int, device: torch.device) -> Tensor:
         """Add the gradients of the mean loss over all tokens; returns that loss."""
@@ -617,7 +631,9 @@ class Prefetch:
 
         def make():
             batch = next(coming, None)
-            return tuple(ids.pin_memory() for ids in batch) if batch and pin else batch
+            if batch is None or not pin:
+                return batch
+            return tuple(x.pin_memory() if isinstance(x, Tensor) else x for x in batch)
 
         with ThreadPoolExecutor(1) as thread:
             waiting = deque(thread.submit(make) for _ in range(self.ahead))

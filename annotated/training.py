@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,15 +122,25 @@ class Recipe:
 def _read_later(value):
     """Begin to copy a number from its device; the function returned waits for it."""
     if not value.is_cuda:
-        return value.item
+        return lambda *_: value.item()
     copy = value.to("cpu", non_blocking=True)
     arrived = torch.cuda.current_stream(value.device).record_event()
+    return partial(_read_arrived, copy, arrived)
 
-    def read():
-        arrived.synchronize()
-        return copy.item()
 
-    return read
+def _read_arrived(copy, arrived, signals=(), patience=math.inf):
+    """Wait for a copy. After a signal, no longer than `patience` seconds: RuntimeError.
+
+    A GPU that waits for a lost process never answers, and nobody could end this one.
+    """
+    asked = math.inf
+    while not arrived.query():
+        time.sleep(1e-4)
+        if signals:
+            asked = min(asked, time.monotonic())
+            if time.monotonic() > asked + patience:
+                raise RuntimeError("nccl: the GPU still waits for another process")
+    return copy.item()
 
 
 def _stream(batches, epoch=0, position=0):
@@ -415,6 +426,11 @@ class Run:
     epoch: int = 0
     position: int = 0
     update: Callable = field(default_factory=lambda: update)  # chapter 14 has a faster one
+    patience: float = math.inf  # seconds that a GPU may still take once a stop is asked for
+
+    def seed(self, recipe: Recipe) -> int:
+        """Of the dropout of this update: a resumed training drops what one never stopped does."""
+        return recipe.seed * 1_000_003 + self.step
 
     def stops(self, signals: list) -> bool:
         """Whether to stop here: if somebody has asked for it."""
@@ -446,18 +462,16 @@ class Run:
             coming: source, target, and the (epoch, position) after them, batch after batch.
             recipe: gives the rate, the seed, and how many batches make the update.
         """
-        batches = []
-        for _ in range(recipe.accumulate):
-            source, target, place = next(coming)
-            batches.append((source, target))
+        taken = [next(coming) for _ in range(recipe.accumulate)]
+        batches = [(source, target) for source, target, _ in taken]
+        place = taken[-1][2]
         self.step += 1
         self.epoch, self.position = place
         config: Any = self.model.config
         rate = learning_rate(self.step, config.d_model, recipe.warmup, recipe.rate)
         for group in self.adam.param_groups:
             group["lr"] = rate
-        # Seeded step by step: a resumed training drops the same units as one never stopped.
-        torch.manual_seed(recipe.seed * 1_000_003 + self.step)
+        torch.manual_seed(self.seed(recipe))
         self.model.train()
         try:
             loss, tokens = self.update(self.model, self.adam, batches)
@@ -509,15 +523,15 @@ class _Report:
         """
         place = self.run.epoch, self.run.position
         self.waiting.append((line, _read_later(line["loss"]), place))
-        self.settle(self.late)
+        self.settle(self.late, signals)
         if self.messages.gone and not signals:
             signals.append(time.monotonic())
 
-    def settle(self, late=0):
+    def settle(self, late=0, signals=()):
         """Read and write all lines but so many; refuse a loss that is not finite."""
         while len(self.waiting) > late:
             line, read, place = self.waiting.popleft()
-            loss = read()
+            loss = read(signals, self.run.patience)
             if not math.isfinite(loss):
                 what = f"the loss is {loss:.3g}"
                 raise _not_finite(what, self.run.folder, line["step"], place)
@@ -568,11 +582,11 @@ def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterab
             report.add(run.advance(coming, recipe), signals)
             last = run.step == recipe.steps
             if evaluate and (last or run.step % recipe.evaluate_every == 0):
-                report.settle()
+                report.settle(signals=signals)
                 log.add(step=run.step, seconds=report.seconds(), **evaluate(model.eval()))
             asked = run.stops(signals)
             if asked or last or run.step % recipe.save_every == 0:
-                report.settle()
+                report.settle(signals=signals)
                 log.flush()
                 run.save(recipe.keep, recipe.save_every)
             if asked:
