@@ -17,12 +17,11 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import torch
-from peers import write_files
 from tqdm import tqdm
 
 from annotated.evaluation import bleu
 from annotated.grammar import grammar_corpus
-from annotated.training import provenance
+from annotated.records import Record
 
 PROGRAM = Path(__file__).resolve().parent.parent / "book" / "the_transformer.py"
 
@@ -67,11 +66,12 @@ def main():
     hour = load()
     recipe = {name: p.default for f in (hour.Transformer.__init__, hour.train, hour.batches, hour.smoothed_loss)
               for name, p in inspect.signature(f).parameters.items() if p.default is not p.empty}
-    run = provenance(seed=options.seeds, jobs=options.jobs, recipe=recipe)
-    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+    what = {"seed": options.seeds, "jobs": options.jobs, "recipe": recipe}
+    pool = ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn"))
+    with Record.begin(options.out, anew=True, **what) as record, pool:
         rows = list(pool.map(measured, options.seeds, [options.threads] * len(options.seeds)))
+        record.write_scores({"seeds": rows})
     print(*rows, sep="\n")
-    write_files(options.out, run, {"seeds": rows})
 
 
 if __name__ == "__main__":

@@ -11,16 +11,17 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
 from annotated import cli
+from annotated.data import Corpus
 from annotated.decoding import load
 from annotated.files import file_lock, resumable_output, sha256_of
 from annotated.grammar import grammar_corpus
 from annotated.training import Recipe
-from annotated.transformer import Config
+from annotated.transformer import TINY, Config
 
 WORDS = [("the", "die"), ("a", "eine"), ("cat", "Katze"), ("dog", "Hündin"), ("sees", "sieht"), ("hears", "hört")]
 SIZES = "--preset tiny --vocab 300 --N 1 --d_model 32 --d_ff 32 --h 2 --source_tokens 200 --target_tokens 200 --threads 1".split()
@@ -498,6 +499,12 @@ def test_its_page_says_data_licence_command_score_and_use(model):
     for part in ("train.en and train.de", "the user's own", run["command"], f"BLEU {scores['bleu']:.2f}", scores["signature"], "annotated.load", "translate --model"):
         assert part in page
     assert scores["split"] == "validation" and scores["sentences"] >= 1 and "nc:6" in scores["chrf_signature"]
+
+
+@pytest.mark.parametrize("change, said", [({}, "N=2, d_model=128, "), ({"N_decoder": 1}, "N=2, N_decoder=1, d_model=128, ")])
+def test_its_page_gives_the_depth_of_both_stacks(change, said):
+    page = cli._describe(Corpus("pairs", [], [], [], "ours", {}), replace(TINY, **change), {"command": "c", "date": "d"}, 1)
+    assert f"\n{said}" in page
 
 
 def test_a_model_folder_works_elsewhere_and_alone(model, tmp_path):

@@ -621,7 +621,7 @@ class Counting(list):
     def __getitem__(self, place):
         found = super().__getitem__(place)
         Counting.read += len(found) if isinstance(place, slice) else 1
-        return found
+        return Counting(found) if isinstance(place, slice) else found
 
 
 def test_a_long_line_is_cut_in_linear_time():

@@ -8,7 +8,7 @@ Prints a line a module, in the order of the chapters, and then what tests/test_a
     raise   raise statements in 100 lines of code; docstrings, comments and blank lines are no code
     long    functions of more than 20 lines of code
     loads   lines of the package that an import of the module loads
-    ms      time of that import beside torch's own, median of so many fresh processes
+    ms      time of that import beside torch's own, median of so many processes
 """
 
 import argparse
@@ -29,12 +29,18 @@ ROOTS = {"__init__", "__main__"}  # written by hand; what they import, they impo
 COMMAND_LINE = "cli"
 LONG = 20
 PROBE = """
-import json, sys, time
+import json, os, sys, time
 import torch
-before = time.perf_counter()
-__import__(sys.argv[1])
-spent = time.perf_counter() - before
-print(json.dumps([1000 * spent, [name for name in sys.modules if name.startswith("annotated.")]]))
+for module in sys.argv[1:]:
+    sys.stdout.flush()
+    if os.fork():
+        os.wait()
+        continue
+    before = time.perf_counter()
+    __import__(module)
+    spent = time.perf_counter() - before
+    print(json.dumps([1000 * spent, [name for name in sys.modules if name.startswith("annotated.")]]), flush=True)
+    os._exit(0)
 """
 
 
@@ -130,12 +136,15 @@ def circle(graph: dict[str, set[str]]) -> Iterator[str]:
 # ---- the table
 
 
-def closure(module: str, package: Path) -> tuple[float, list[str]]:
-    """Milliseconds that a fresh process takes to import a module, torch being there, and the modules it then holds."""
-    command = [sys.executable, "-c", PROBE, f"{package.name}.{module}"]
+def closures(modules: list[str], package: Path) -> list[tuple[float, list[str]]]:
+    """Of each module the milliseconds that a process with nothing but torch takes to import it, and what it then holds.
+
+    The processes are forked from one that has loaded torch.
+    """
+    command = [sys.executable, "-c", PROBE, *(f"{package.name}.{module}" for module in modules)]
     done = subprocess.run(command, cwd=package.parent, capture_output=True, text=True, check=True)
-    spent, names = json.loads(done.stdout)
-    return spent, [name.partition(".")[2] for name in names]
+    rows = map(json.loads, done.stdout.splitlines())
+    return [(spent, [name.partition(".")[2] for name in names]) for spent, names in rows]
 
 
 def lines(package: Path, modules: list[str]) -> int:
@@ -150,8 +159,8 @@ def public_names(tree: ast.Module) -> list[str]:
     return []
 
 
-def measured(package: Path, name: str, times: int) -> dict:
-    """A line of the table."""
+def measured(package: Path, name: str, runs: list) -> dict:
+    """A line of the table; runs are of `closures`."""
     text = (package / f"{name}.py").read_text(encoding="utf-8")
     cell = Cell("code", text, {}, 1, (0, 0))
     whole = cell.tree
@@ -160,7 +169,6 @@ def measured(package: Path, name: str, times: int) -> dict:
     code = code_lines(cell, whole) - (first.end_lineno - first.lineno + 1 if is_string(first) else 0)
     functions = [node for node in ast.walk(whole) if isinstance(node, FUNCTION)]
     raises = sum(isinstance(node, ast.Raise) for node in ast.walk(whole))
-    runs = [closure(name, package) for _ in range(times)]
     return {
         "module": name,
         "lines": whole.end_lineno,
@@ -179,7 +187,9 @@ def main(argv=None, root: Path = ROOT) -> int:
     parser.add_argument("--times", type=int, default=3, help="processes a module is imported in (default 3; 0: none)")
     args = parser.parse_args(argv)
     package = root / "annotated"
-    rows = [measured(package, name, args.times) for name in module_order(root)]
+    modules = module_order(root)
+    runs = [closures(modules, package) for _ in range(args.times)]
+    rows = [measured(package, name, [run[i] for run in runs]) for i, name in enumerate(modules)]
     columns = ["module", "lines", "code", "public", "raise", "long", "loads", "ms"]
     total = {name: sum(row[name] for row in rows) for name in ("lines", "code", "public", "long", "raises")}
     total |= {"module": "together", "raise": round(100 * total["raises"] / total["code"], 1), "loads": "", "ms": ""}
