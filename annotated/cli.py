@@ -568,7 +568,8 @@ def _run_evaluate(options):
 
 def _describe(corpus, config, run, used, scores=None):
     """The README of a model folder: run is its run.json, used its checkpoints averaged."""
-    names = ("N", "d_model", "d_ff", "h", "vocab")
+    depth = ("N",) if config.N_decoder is None else ("N", "N_decoder")
+    names = (*depth, "d_model", "d_ff", "h", "vocab")
     sizes = ", ".join(f"{name}={getattr(config, name)}" for name in names)
     text = f"# A Transformer trained on {corpus.name}\n\n"
     text += f"Data: {corpus.name}. Licence of the data: {corpus.licence}\n\n"

@@ -584,7 +584,8 @@ class FastUpdate:
     ) -> tuple[Tensor, int]:
         """As `update`: the mean loss a token, and the number of tokens."""
         device = next(model.parameters()).device
-        tokens = sum(self.count(*batch, model.config.pad) for batch in batches)
+        pad = model.config.pad
+        tokens = sum(self.count(source, target, pad) for source, target in batches)
         adam.zero_grad(set_to_none=self.step.frees_gradients)
         total = self.passes(batches, tokens, device)
         if device.type == "cpu" and not total.isfinite():

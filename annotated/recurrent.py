@@ -135,20 +135,21 @@ def _check_source(source, config):
         raise ValueError(f"source must have a token first, padding ({pad}) only last")
 
 
-def _check_memory(memory, source, target, weight):
+def _check_encoded(memory, source, target, model):
     """Refuse a memory that is not `encode(source)`, and targets not as many as sources.
 
     Args:
         memory: (B, S, d_model).
         source, target: identifiers, (B, S) and (B, T).
-        weight: the target's embedding, (vocab, d_model).
+        model: its config gives d_model and vocab.
 
     Raises:
         TypeError: memory is no tensor, or has not the model's kind of numbers.
         ValueError: the shapes do not fit.
     """
-    _check_ids("target", target, len(weight))
+    _check_ids("target", target, model.config.vocab)
     _check_ids("source", source)
+    weight = next(model.parameters())
     kind = getattr(memory, "dtype", type(memory).__name__)
     mixed = torch.is_autocast_enabled(weight.device.type)  # it casts what it multiplies
     fits = isinstance(memory, Tensor) and (
@@ -156,7 +157,7 @@ def _check_memory(memory, source, target, weight):
     )
     if not fits:
         raise TypeError(f"memory must be a tensor of {weight.dtype}, as the model, not {kind}")
-    wanted = (*source.shape, weight.shape[-1])
+    wanted = (*source.shape, model.config.d_model)
     fault = ""
     if memory.shape != wanted:
         fault = f"memory must be that of source, {wanted}, not of shape {tuple(memory.shape)}"
@@ -180,7 +181,7 @@ def _check_state(state, ids, config):
     if not isinstance(state, dict) or not {"hidden", "K", "V", "visible"} <= set(state):
         kind = type(state).__name__
         raise TypeError(f"state must be what start or step returned, not {kind}")
-    hidden = state["hidden"].shape  # (B, d_model)
+    hidden = state["hidden"].shape
     if hidden[-1] != config.d_model or any(len(part) != hidden[0] for part in state.values()):
         shapes = ", ".join(f"{name} {tuple(part.shape)}" for name, part in state.items())
         wanted = f"of this model, d_model={config.d_model}"
@@ -228,7 +229,7 @@ class RecurrentSeq2Seq(nn.Module):
 
     def decode(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
         """Target (B, T), memory and its source give logits (B, T, vocab)."""
-        _check_memory(memory, source, target, self.embedding.weight)
+        _check_encoded(memory, source, target, self)
         return self.advance(target, self.prepare(memory, source))[0]
 
     def start(self, source: Tensor) -> dict:

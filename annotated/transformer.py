@@ -16,7 +16,7 @@ from annotated.embedding import Embedding, LearnedPositions, halves_encoding, po
 from annotated.layers import AddNorm, FeedForward, LayerNorm, PreNorm
 from annotated.masks import causal_mask, padding_mask
 from annotated.multihead import AttentionDropout, MultiHeadAttention
-from annotated.recurrent import _check_ids, _check_memory, _check_step
+from annotated.recurrent import _check_encoded, _check_ids, _check_step
 
 __all__ = [
     "NORMS",
@@ -419,7 +419,7 @@ class Transformer(nn.Module):
 
     def hidden(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
         """The decoder's output (B, T, d_model), from which `logits` makes scores."""
-        _check_memory(memory, source, target, self.target_embedding.weight)
+        _check_encoded(memory, source, target, self)
         x = self.embed(self.target_embedding, target)  # (B, T, d_model)
         causal = causal_mask(target.shape[1], target.device)  # (T, T)
         mask = padding_mask(source, self.config.pad)  # (B, 1, 1, S)
