@@ -479,7 +479,7 @@ def _check_caches(state, caches, config, layers):
     if not isinstance(caches, list):
         kind = type(state).__name__
         raise TypeError(f"the state must be what start or step returned, not {kind}")
-    widths = {cache.K.shape[-1] for cache in caches}
+    widths = {int(cache.K.shape[-1]) for cache in caches}  # tensors where ONNX is made
     if len(caches) != layers or widths != {config.key_width}:
         wanted = f"{layers} layers with keys of {config.key_width}"
         found = f"{len(caches)} with keys of {', '.join(map(str, sorted(widths)))}"
@@ -488,9 +488,8 @@ def _check_caches(state, caches, config, layers):
 
 def _check_state(state, ids, config):
     """Refuse what is no `State` of such a model, and ids (R,) that do not go on with it."""
-    caches = getattr(state, "caches", None)
-    _check_caches(state, caches, config, config.decoder_layers)
-    _check_step(ids, len(caches[0].K))
+    _check_caches(state, getattr(state, "caches", None), config, config.decoder_layers)
+    _check_step(ids, len(state.caches[0].K))
 
 
 class OutputBias(nn.Module):
