@@ -151,7 +151,8 @@ def _check_encoded(memory, source, target, model):
     _check_ids("source", source)
     weight = next(model.parameters())
     kind = getattr(memory, "dtype", type(memory).__name__)
-    mixed = torch.is_autocast_enabled(weight.device.type)  # it casts what it multiplies
+    meta = weight.device.type == "meta"  # which has no autocast
+    mixed = not meta and torch.is_autocast_enabled(weight.device.type)  # it casts products
     fits = isinstance(memory, Tensor) and (
         memory.dtype == weight.dtype or mixed and memory.is_floating_point()
     )
