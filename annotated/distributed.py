@@ -363,7 +363,8 @@ def shard(
 
     mesh = dist.device_mesh.init_device_mesh(torch.device(device).type, (group.size,))
     dtype = getattr(torch, precision)
-    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    sums = torch.float32
+    policy = MixedPrecisionPolicy(dtype, reduce_dtype=sums, output_dtype=sums)
     model = objective.model
     for layer in (*model.encoder.layers, *model.decoder.layers):
         fully_shard(layer, mesh=mesh, mp_policy=policy)
