@@ -205,7 +205,7 @@
   function toggle({ label, value = false, change = () => {} }) {
     const input = el("input", { type: "checkbox", checked: value });
     input.addEventListener("change", () => change(input.checked));
-    const box = el("label", { class: "control toggle" }, input, " ", label);
+    const box = el("label", { class: "control check" }, input, " ", label);
     reflect(box, input, "checked");
     return box;
   }

@@ -143,8 +143,9 @@
       el("p", { class: "list" }, title), el("div", { class: "examples" }, group.map(example))];
     root.append(
       input, output, reference, el("div", { class: "controls" }, width, heads), stage, hint,
-      ...list("From the better half of its translations", examples.filter(({ fails }) => !fails)),
-      ...list("From the worse half", examples.filter(({ fails }) => fails)));
+      el("details", {}, el("summary", {}, "Other sentences: what it does well, and what it does not"),
+        ...list("The better half", examples.filter(({ fails }) => !fails)),
+        ...list("The worse half", examples.filter(({ fails }) => fails))));
   });
 
   if (typeof module !== "undefined") module.exports = { shown, chosen, lines, said };
