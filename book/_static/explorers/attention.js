@@ -66,9 +66,8 @@
     const ring = svg("rect", {
       class: "ring", x: left - 1, y: top + CELL * chosen - 1, width: CELL * keys.length + 2, height: CELL + 2 });
     const width = Math.max(left + CELL * keys.length + 6, 320);
-    const picture = canvas(width, top + CELL * queries.length + 6, null, columns, rows, ring);
+    const picture = canvas(width, top + CELL * queries.length + 6, { group: "Attention weights: choose a query" }, columns, rows, ring);
     picture.setAttribute("role", "radiogroup");
-    picture.setAttribute("aria-label", "Attention weights: choose a query");
     picture.style.maxWidth = `${width}px`; // a short sentence is not blown up
     return picture;
   }

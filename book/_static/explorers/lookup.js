@@ -99,7 +99,8 @@
     }
     const redraw = once(draw);
     root.append(
-      canvas(2 * SIDE + 12, SIDE + 22, null, left.ground, right.ground, wires, marks, output, outputName),
+      canvas(2 * SIDE + 12, SIDE + 22, { group: "A plane with the query and the keys, and one with the values and the output" },
+        left.ground, right.ground, wires, marks, output, outputName),
       el("div", { class: "controls" }, scale, heat), numbers);
     draw();
   }

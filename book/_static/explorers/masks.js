@@ -60,7 +60,7 @@
 
   function build(root, say) {
     let cells = [], flipped = new Set(), at = [0, 0];
-    const drawing = canvas(WIDTH, TOP + SOURCE.length * HIGH + 2, null);
+    const drawing = canvas(WIDTH, TOP + SOURCE.length * HIGH + 2, { group: "Who may look at whom: a row for each query, a column for each key" });
     const marks = svg("defs", {},
       svg("pattern", { id: "mask-padding", width: 5, height: 5, patternUnits: "userSpaceOnUse" },
         svg("path", { class: "rule", d: "M2.5 0V5" })),

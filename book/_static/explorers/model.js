@@ -122,7 +122,7 @@
       });
       parts[box] = group;
     });
-    drawing.removeAttribute("aria-label");
+    drawing.setAttribute("aria-label", "Figure 1, whose boxes can be chosen one by one");
     drawing.setAttribute("role", "group");
     return { drawing, parts };
   }

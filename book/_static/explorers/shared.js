@@ -75,10 +75,11 @@
   /** The same for what stands inside an SVG. */
   const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
-  /** A drawing of the book's vocabulary (drawing.css has its classes), scaled to its column. */
+  /** A drawing of the book's vocabulary (drawing.css has its classes), scaled to its column; the label is words, or { group: words }. */
   function canvas(width, height, label, ...children) {
-    const role = label ? "img" : "group";
-    return svg("svg", { class: "drawing", viewBox: `0 0 ${width} ${height}`, role, "aria-label": label }, ...children);
+    const role = label.group ? "group" : "img"; // a group's parts are touched one by one
+    const named = { role, "aria-label": label.group ?? label };
+    return svg("svg", { class: "drawing", viewBox: `0 0 ${width} ${height}`, ...named }, ...children);
   }
 
   /** The class of a weight from 0 to 1 in the map of all figures (w0 to w10), for `<rect class=...>`. */

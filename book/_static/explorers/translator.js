@@ -55,10 +55,9 @@
     const german = target.map((name, t) => svg("text", {
       x: RIGHT, y: y(t, target.length) + 5, class: "q token", style: `--turn: ${t}`, "data-t": t,
       role: "button", tabindex: t ? -1 : 0, "aria-label": said(name, weights[t], source) }, name));
-    const picture = canvas(WIDTH, TOP + STEP * rows, null, // not one image: each token says its own lines
+    const picture = canvas(WIDTH, TOP + STEP * rows, { group: "The translation, and what each token attends to" },
       svg("text", { x: LEFT, y: 19, class: "strong", "text-anchor": "end" }, "English"),
       svg("text", { x: RIGHT, y: 19, class: "strong" }, "German"), paths, english, german);
-    picture.setAttribute("aria-label", "The translation, and what each token attends to");
     const light = (t) => {
       picture.classList.toggle("one", t !== null);
       for (const part of [...paths, ...german]) part.classList.toggle("lit", part.dataset.t === t);
