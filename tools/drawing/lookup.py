@@ -150,9 +150,13 @@ def lookup_plane(c: Canvas) -> None:
     output = at("o", (weights @ v)[0].tolist())
     for i, (point, weight) in enumerate(zip(v.tolist(), weights[0].tolist()), 1):
         x, y = at("v", point)
-        thick = f"stroke-width:{n(0.5 + 7 * weight)}"
-        c.shape("path", "wire o", style=thick, d=f"M{n(x)} {n(y)}L{n(output[0])} {n(output[1])}")
+        long = ((output[0] - x) ** 2 + (output[1] - y) ** 2) ** 0.5
+        half = (0.5 + 7 * weight) / 2 / long  # a line as thick as the weight is a shape: drawings name no widths
+        aside = half * (y - output[1]), half * (output[0] - x)
+        round_it = (((x, y), 1), (output, 1), (output, -1), ((x, y), -1))
+        corners = [(px + s * aside[0], py + s * aside[1]) for (px, py), s in round_it]
+        c.shape("path", "obar", d="M" + "L".join(f"{n(px)} {n(py)}" for px, py in corners) + "Z")
         c.dot(x, y, "v", 6)
         c.text(x, y - 13 if point[1] > 0 else y + 15, f"v_{{{i}}}", "v strong")
     c.dot(*output, "o", 6)
-    c.text(output[0] - 11, output[1] - 6, "output", "o strong", anchor="end")
+    c.text(output[0] + 8, output[1] + 19, "output", "o strong", anchor="start")
