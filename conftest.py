@@ -15,9 +15,12 @@ from kernel import REPRODUCIBLE, profile  # noqa: E402
 
 for name, value in REPRODUCIBLE.items():
     os.environ.setdefault(name, value)
-# Begun in the background of a shell without job control, interrupts are ignored, here and in what tests start.
+# Begun in the background of a shell without job control, interrupts are ignored, here and in what tests start;
+# begun by nohup, a closed terminal is.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # Windows lacks it
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 FOLDER = tempfile.TemporaryDirectory()
 os.environ.update(profile(FOLDER.name))
 
