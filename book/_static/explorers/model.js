@@ -106,11 +106,14 @@
     const shapes = [...drawing.querySelectorAll("rect.box, circle.box")].sort((a, b) => (a.tagName > b.tagName ? -1 : a.tagName < b.tagName ? 1 : 0));
     if (shapes.length !== BOXES.length) throw new Error("the still is not Figure 1");
     shapes.forEach((shape, i) => {
-      const box = BOXES[i], group = svg("g", { class: "part", role: "button", tabindex: -1, "aria-label": titleOf(box) });
+      const box = BOXES[i], group = svg("g", { class: "part", role: "button", tabindex: -1 });
       shape.before(group);
       group.append(shape);
       const inside = shape.tagName === "circle" ? "path" : "text"; // a sign of plus, or the words in the box
       while (group.nextElementSibling?.tagName === inside && (inside === "text" || group.children.length < 2)) group.append(group.nextElementSibling);
+      const lines = [...group.querySelectorAll("text")], said = lines.map((line) => line.textContent);
+      for (const line of lines) line.after(" "); // two lines are two words where they are read aloud
+      group.setAttribute("aria-label", [`${titleOf(box)}:`, ...said].join(" "));
       group.addEventListener("click", () => choose(box));
       group.addEventListener("keydown", (event) => {
         const way = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] }[event.key];
