@@ -349,7 +349,7 @@ def test_the_model_is_walked_by_keyboard(alive, width):  # noqa: F811
     page.locator(".part[aria-pressed=true]").focus()
     page.keyboard.press("ArrowUp")
     answered(page)
-    assert page.locator(".part[aria-pressed=true]").get_attribute("aria-label") == "decoder: add and norm"
+    assert page.locator(".part[aria-pressed=true]").get_attribute("aria-label") == "decoder: add and norm: AddNorm"
     assert panel(page)[0][1:5] == [f"{x:.2f}".replace("-", "\u2212") for x in wanted["decoder.add_norm.1", "output", 1][1, :4].tolist()]
     page.keyboard.press("ArrowLeft")
     assert page.locator(".part[aria-pressed=true]").get_attribute("aria-label").startswith("encoder")

@@ -358,7 +358,8 @@ def test_a_figure_enlarges_and_escape_closes_it(browser, site):
     page.keyboard.press("Enter")
     assert page.locator("dialog.zoom[open] .zoom-pane > :is(img, svg)").bounding_box()["width"] >= 700
     page.keyboard.press("Escape")
-    page.wait_for_function("() => !document.querySelector('dialog.zoom[open]')")  # the browser closes it when it comes to it
+    page.wait_for_selector("dialog.zoom[open]", state="detached")
+    assert page.evaluate("document.activeElement.className") == "zoom-open"
     page.locator(".zoomed > :is(img, svg)").first.click()
     page.wait_for_selector("dialog.zoom[open]")
     page.close()

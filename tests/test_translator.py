@@ -150,6 +150,7 @@ def test_a_sentence_that_is_typed_or_clicked_is_translated_with_its_lines(opened
     page = opened("translator")
     for number, sentence in enumerate(SENTENCES):
         if number == 1:
+            page.click("summary")  # the examples are folded
             page.click(f"text={sentence}")
         else:
             page.fill("input[type=text]", sentence)

@@ -43,6 +43,13 @@ function enlarging() {
   const pane = dialog.querySelector(".zoom-pane");
   dialog.querySelector("button").onclick = () => dialog.close();
   dialog.onclick = event => { if (event.target === dialog) dialog.close(); };
+  dialog.onkeydown = event => {  // by hand: Sphinx's highlighting of words takes Escape from the browser
+    if (event.key === "Escape") {
+      event.preventDefault();
+      event.stopPropagation();
+      dialog.close();
+    }
+  };
   const open = picture => {
     const large = picture.cloneNode(true);
     large.removeAttribute("id");
