@@ -162,6 +162,8 @@ FAULTS = {
     "two sentences": ("A second sentence", "A second sentence. And", "one sentence a line"),
     "a broken sentence": ("A second sentence (", "A second\nsentence (", "a sentence stays on one line"),
     "emoji": ("Masks.", "Masks \U0001f600.", "no emoji"),
+    "learnt": ("Masks.", "Masks are learnt.", "the book's spelling is learned, not 'learnt'"),
+    "American": ("Masks.", "Masks are Normalized.", "the book's spelling is ...ise, ...isation, not 'Normalize'"),
     "a long note": ("Section 3.2.1, module", "word " * 40, "a margin note of"),
     "magic": ("plt.plot", "%time plt.plot", "no magics"),
     "shell": ("import matplotlib", "!ls\nimport matplotlib", "no magics"),

@@ -35,6 +35,14 @@ SYMBOLS = "| symbol | code | shape |"
 PLACES = re.compile(r"(?<![\w.:/])/(?:home|root|tmp|usr|opt|Users|work|mnt|srv)/[\w.-]")
 REGISTRY = re.compile(r"--(?:extra-)?index-url|--registry|registry *= *[\"']?https?:|PIP_INDEX_URL|npm_config_registry")
 EMOJI = re.compile("[\U0001f300-\U0001faff\u2600-\u26ff\u2705\u274c\u2728\ufe0f]")
+SPELLINGS = {  # the book's English is British, but for "learned" and "optimizer", which the paper and torch have
+    r"learnt\b": "learned",
+    r"(?:spelt|spoilt)\b": "spelled, spoiled",
+    r"optimis": "optimiz...",
+    r"\w*(?:normal|initial|general|token|regular|parallel|special|recogn|visual)iz(?:e|ing|ation)": "...ise, ...isation",
+    r"(?:color|center(?!c)|gray|behavior|neighbor|favor|label(?:ed|ing)\b|model(?:ed|ing)\b|license)": "colour, centre, "
+    "grey, behaviour, neighbour, favour, labelled, modelled, licence",
+}
 ABBREVIATION = re.compile(r"\b(?:e\.g|i\.e|cf|vs|al|Eq|Eqs|Fig|Figs|Sec|No|ca|resp|etc)\.$|\b[A-Z]\.$")
 SENTENCE_END = re.compile(r"[.!?][\"')\]*_”]*(?=\s+[A-Z“\"(*_])")
 FULL = re.compile(r"[.!?:;,]?[.!?:;][\"')\]*_”]*$")
@@ -233,11 +241,14 @@ def prose(chapter: Chapter, root: Path) -> Iterator[Problem]:
     for number, line in enumerate(chapter.text.splitlines(), 1):
         for name, ending in re.findall(r"\]\(((?:\d\d|[A-Z])-[\w-]+)(\.md|\.ipynb)\b", line):
             yield number, f"a link to another text names it alone: the page finds `{name}`, not `{name}{ending}`"
+    for number, title in headings(chapter):
+        yield from spelling(number, title)
     for number, line in lines.items():
         if EMOJI.search(line):
             yield number, "no emoji"
         if line.startswith(">"):
             continue
+        yield from spelling(number, line)
         plain = re.sub(r"`[^`]*`|\$[^$]*\$|\]\([^)]*\)", "x", line)
         plain = re.sub(r"^((?:[-*]|\d+\.) )?\*\*[^*]*\*\*", "x", plain)  # a bold lead-in
         for match in SENTENCE_END.finditer(plain):
@@ -248,6 +259,15 @@ def prose(chapter: Chapter, root: Path) -> Iterator[Problem]:
         goes_on = line and after and not re.match(r"[-*>] |\d+\. ", line) and not re.match(r"[-*>] |\d+\. ", after)
         if goes_on and not line.startswith("![") and not FULL.search(line):
             yield number, "a sentence stays on one line"
+
+
+def spelling(number: int, text: str) -> Iterator[Problem]:
+    """One spelling throughout; names of code, addresses and citations are not looked at."""
+    plain = re.sub(r"`[^`]*`|\{[^}]*\}|\]\([^)]*\)|<[^>]*>|\"[^\"]*\"", "", text)
+    plain = re.sub(r"\b\w+[A-Z]\w*", "", plain)  # a class
+    for pattern, here in SPELLINGS.items():
+        for match in re.finditer(rf"\b{pattern}", plain, re.IGNORECASE):
+            yield number, f"the book's spelling is {here}, not {match[0]!r}"
 
 
 def quotes(chapter: Chapter, root: Path) -> Iterator[Problem]:
