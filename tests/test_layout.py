@@ -415,6 +415,7 @@ def test_questions_belong_to_their_chapter(book, asked):
     ("Because the", "(a-place)=\nBecause the", "is answered in its first sentence"),
     ("Because the", "```{code-cell}\n1 + 1\n```\n\nBecause the", "is answered in its first sentence"),
     ("Because the", "Because " + "very " * 40 + "the", "48 words, 40 are allowed"),
+    ("More of it.", "More of it " + "and of it " * 400 + ".", "words, 1,200 are allowed"),
     ("More of it.", "More. Of it.", "one sentence a line"),
 ])
 def test_faults_of_questions_are_found(asked, old, new, message):

@@ -28,7 +28,7 @@ OPENING = ("**Needed first:** ", "**May be skipped:** ")
 LONGEST, MEDIAN, WIDTH, OUTPUT, MARGIN = 25, 10, 100, 15, 40
 WORDS, LINES = (2200, 3000), (250, 350)  # of prose and of shown code in a chapter: as a rule, and at most
 TOGETHER = {("01", "07"): 14_000, ("00", "21"): 50_000}  # words of prose in all chapters from one to the other
-QUESTION, ANSWER = (300, 1200), 40  # words of a question, and of its first sentence
+QUESTION, ANSWER = 1200, 40  # words of a question, and of its first sentence, at most
 FOLDED = {"hide-input", "hide-cell", "remove-cell", "remove-input", "setup", "check", "solution"}
 PROSE_SPEED, CODE_SPEED = 200, 100  # words a minute
 SYMBOLS = "| symbol | code | shape |"
@@ -39,9 +39,9 @@ SPELLINGS = {  # the book's English is British, but for "learned" and "optimizer
     r"learnt\b": "learned",
     r"(?:spelt|spoilt)\b": "spelled, spoiled",
     r"optimis": "optimiz...",
-    r"\w*(?:normal|initial|general|token|regular|parallel|special|recogn|visual)iz(?:e|ing|ation)": "...ise, ...isation",
-    r"(?:color|center(?!c)|gray|behavior|neighbor|favor|label(?:ed|ing)\b|model(?:ed|ing)\b|license)": "colour, centre, "
-    "grey, behaviour, neighbour, favour, labelled, modelled, licence",
+    r"\w*(?:normal|initial|general|token|regular|parallel|special|recogn)iz(?:e|ing|ation)": "...ise, ...isation",
+    r"(?:color|favor|neighbor|behavior)": "colour, favour, neighbour, behaviour",
+    r"(?:center(?!c)|gray|license|label(?:ed|ing)\b)": "centre, grey, licence, labelled",
 }
 ABBREVIATION = re.compile(r"\b(?:e\.g|i\.e|cf|vs|al|Eq|Eqs|Fig|Figs|Sec|No|ca|resp|etc)\.$|\b[A-Z]\.$")
 SENTENCE_END = re.compile(r"[.!?][\"')\]*_”]*(?=\s+[A-Z“\"(*_])")
@@ -161,6 +161,9 @@ def questions_template(chapter: Chapter) -> Iterator[Problem]:
     for question in found:
         for message in faults(question):
             yield question.line, message
+        words = sum(len(text.split()) for number, text in text_lines(chapter) if question.line < number < question.end)
+        if words > QUESTION:
+            yield question.line, f"a question of {words:,} words, {QUESTION:,} are allowed"
 
 
 def faults(question: Question) -> Iterator[str]:
@@ -500,11 +503,6 @@ def advice(chapter: Chapter) -> Iterator[str]:
             yield f"{found.words:,} words, {WORDS[0]:,} are the rule"
         if LINES[0] < found.lines <= LINES[1]:
             yield f"{found.lines} lines of shown code, {LINES[0]} are the rule"
-    if chapter.questions:
-        for question in questions(chapter):
-            words = sum(len(t.split()) for n, t in text_lines(chapter) if question.line < n < question.end)
-            if not QUESTION[0] <= words <= QUESTION[1]:
-                yield f"{question.label} has {words:,} words, {QUESTION[0]} to {QUESTION[1]:,} are usual"
     shown = [c for c in chapter.code() if not {"hide-input", "hide-cell"} & set(c.tags)]
     if wide := [n for c in shown for n, line in enumerate(c.source.splitlines(), c.line) if len(line) > WIDTH]:
         yield f"{len(wide)} shown lines of code over {WIDTH} columns, the first on line {wide[0]}"
