@@ -38,7 +38,7 @@ EMOJI = re.compile("[\U0001f300-\U0001faff\u2600-\u26ff\u2705\u274c\u2728\ufe0f]
 SPELLINGS = {  # the book's English is British, but for "learned" and "optimizer", which the paper and torch have
     r"learnt\b": "learned",
     r"(?:spelt|spoilt)\b": "spelled, spoiled",
-    r"optimis": "optimiz...",
+    r"optimiz(?:e|ing|ation)\b": "optimise, optimisation",
     r"\w*(?:normal|initial|general|token|regular|parallel|special|recogn)iz(?:e|ing|ation)": "...ise, ...isation",
     r"(?:color|favor|neighbor|behavior)": "colour, favour, neighbour, behaviour",
     r"(?:center(?!c)|gray|license|label(?:ed|ing)\b)": "centre, grey, licence, labelled",

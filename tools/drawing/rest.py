@@ -1,4 +1,4 @@
-"""The other chapters: why attention, data, optimization, evaluation, speed, parsing, and what came after."""
+"""The other chapters: why attention, data, optimisation, evaluation, speed, parsing, and what came after."""
 
 import ast
 import math
