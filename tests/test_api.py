@@ -66,6 +66,31 @@ class C:
     assert [found.name for found in api.module(path, "").found] == ["y"]
 
 
+def test_a_class_has_the_methods_of_its_hidden_bases(tmp_path):
+    path = tmp_path / "some.py"
+    path.write_text('''"""Title."""
+
+
+class _Base(Module):
+    def forward(self, x):
+        """Hidden."""
+
+    def step(self, state: "State", how: str = "State") -> tuple[int, "State"]:
+        """Go on."""
+
+
+class C(_Base):
+    def forward(self, y):
+        """Shown."""
+
+
+class State: ...
+''')
+    c, _ = api.module(path, "").found
+    assert [(member.name, member.parameters[0]) for member in c.members] == [("forward", "y"), ("step", "state: State")]
+    assert c.members[1].parameters[1] == "how: str='State'" and c.members[1].returns == "tuple[int, State]"
+
+
 def test_a_module_has_a_page_as_long_as_a_chapter_makes_it(book, capsys):
     chapter = book("02-attention.md", "---\nmodule: attention\n---\n\n# Attention\n")
     pages = book.root / "book/api"

@@ -455,7 +455,7 @@ def test_long_pairs_are_refused_or_left_out():
     assert len(list(cli._encoded(pairs, Letters(), recipe, longest=3))) == 1
 
 
-def test_subwords_are_learnt_from_no_more_than_enough():
+def test_subwords_are_learned_from_no_more_than_enough():
     assert list(cli._sampled(range(100), most=7)) == list(range(0, 100, 15))
     assert list(cli._sampled(range(7), most=7)) == list(range(7))
 

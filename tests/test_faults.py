@@ -109,7 +109,7 @@ def test_weight_sharing_code_that_no_run_reaches(folder):
 def test_vocabulary_built_on_train_validation_and_test(folder):
     vocabulary = load_vocabulary(folder / "model")
     pieces = {letter: len(vocabulary.encode(letter)) for letter in "яж"}
-    assert pieces["ж"] > pieces["я"], "a letter of held-out text only must be spelt as bytes"
+    assert pieces["ж"] > pieces["я"], "a letter of held-out text only must be spelled as bytes"
     everything = [line for name in ("train", "held-out") for line in (folder / name).read_text(encoding="utf-8").splitlines()]
     leaky = Subwords.train(everything, 300, character_coverage=1.0)
     assert len(leaky.encode("ж")) == pieces["я"], "else the comparison above shows nothing"

@@ -162,6 +162,8 @@ FAULTS = {
     "two sentences": ("A second sentence", "A second sentence. And", "one sentence a line"),
     "a broken sentence": ("A second sentence (", "A second\nsentence (", "a sentence stays on one line"),
     "emoji": ("Masks.", "Masks \U0001f600.", "no emoji"),
+    "learnt": ("Masks.", "Masks are learnt.", "the book's spelling is learned, not 'learnt'"),
+    "American": ("Masks.", "Masks are Normalized.", "the book's spelling is ...ise, ...isation, not 'Normalize'"),
     "a long note": ("Section 3.2.1, module", "word " * 40, "a margin note of"),
     "magic": ("plt.plot", "%time plt.plot", "no magics"),
     "shell": ("import matplotlib", "!ls\nimport matplotlib", "no magics"),
@@ -413,6 +415,7 @@ def test_questions_belong_to_their_chapter(book, asked):
     ("Because the", "(a-place)=\nBecause the", "is answered in its first sentence"),
     ("Because the", "```{code-cell}\n1 + 1\n```\n\nBecause the", "is answered in its first sentence"),
     ("Because the", "Because " + "very " * 40 + "the", "48 words, 40 are allowed"),
+    ("More of it.", "More of it " + "and of it " * 400 + ".", "words, 1,200 are allowed"),
     ("More of it.", "More. Of it.", "one sentence a line"),
 ])
 def test_faults_of_questions_are_found(asked, old, new, message):

@@ -28,13 +28,21 @@ OPENING = ("**Needed first:** ", "**May be skipped:** ")
 LONGEST, MEDIAN, WIDTH, OUTPUT, MARGIN = 25, 10, 100, 15, 40
 WORDS, LINES = (2200, 3000), (250, 350)  # of prose and of shown code in a chapter: as a rule, and at most
 TOGETHER = {("01", "07"): 14_000, ("00", "21"): 50_000}  # words of prose in all chapters from one to the other
-QUESTION, ANSWER = (300, 1200), 40  # words of a question, and of its first sentence
+QUESTION, ANSWER = 1200, 40  # words of a question, and of its first sentence, at most
 FOLDED = {"hide-input", "hide-cell", "remove-cell", "remove-input", "setup", "check", "solution"}
 PROSE_SPEED, CODE_SPEED = 200, 100  # words a minute
 SYMBOLS = "| symbol | code | shape |"
 PLACES = re.compile(r"(?<![\w.:/])/(?:home|root|tmp|usr|opt|Users|work|mnt|srv)/[\w.-]")
 REGISTRY = re.compile(r"--(?:extra-)?index-url|--registry|registry *= *[\"']?https?:|PIP_INDEX_URL|npm_config_registry")
 EMOJI = re.compile("[\U0001f300-\U0001faff\u2600-\u26ff\u2705\u274c\u2728\ufe0f]")
+SPELLINGS = {  # the book's English is British, but for "learned" and "optimizer", which the paper and torch have
+    r"learnt\b": "learned",
+    r"(?:spelt|spoilt)\b": "spelled, spoiled",
+    r"optimiz(?:e|ing|ation)\b": "optimise, optimisation",
+    r"\w*(?:normal|initial|general|token|regular|parallel|special|recogn)iz(?:e|ing|ation)": "...ise, ...isation",
+    r"(?:color|favor|neighbor|behavior)": "colour, favour, neighbour, behaviour",
+    r"(?:center(?!c)|gray|license|label(?:ed|ing)\b)": "centre, grey, licence, labelled",
+}
 ABBREVIATION = re.compile(r"\b(?:e\.g|i\.e|cf|vs|al|Eq|Eqs|Fig|Figs|Sec|No|ca|resp|etc)\.$|\b[A-Z]\.$")
 SENTENCE_END = re.compile(r"[.!?][\"')\]*_”]*(?=\s+[A-Z“\"(*_])")
 FULL = re.compile(r"[.!?:;,]?[.!?:;][\"')\]*_”]*$")
@@ -153,6 +161,9 @@ def questions_template(chapter: Chapter) -> Iterator[Problem]:
     for question in found:
         for message in faults(question):
             yield question.line, message
+        words = sum(len(text.split()) for number, text in text_lines(chapter) if question.line < number < question.end)
+        if words > QUESTION:
+            yield question.line, f"a question of {words:,} words, {QUESTION:,} are allowed"
 
 
 def faults(question: Question) -> Iterator[str]:
@@ -233,11 +244,14 @@ def prose(chapter: Chapter, root: Path) -> Iterator[Problem]:
     for number, line in enumerate(chapter.text.splitlines(), 1):
         for name, ending in re.findall(r"\]\(((?:\d\d|[A-Z])-[\w-]+)(\.md|\.ipynb)\b", line):
             yield number, f"a link to another text names it alone: the page finds `{name}`, not `{name}{ending}`"
+    for number, title in headings(chapter):
+        yield from spelling(number, title)
     for number, line in lines.items():
         if EMOJI.search(line):
             yield number, "no emoji"
         if line.startswith(">"):
             continue
+        yield from spelling(number, line)
         plain = re.sub(r"`[^`]*`|\$[^$]*\$|\]\([^)]*\)", "x", line)
         plain = re.sub(r"^((?:[-*]|\d+\.) )?\*\*[^*]*\*\*", "x", plain)  # a bold lead-in
         for match in SENTENCE_END.finditer(plain):
@@ -248,6 +262,15 @@ def prose(chapter: Chapter, root: Path) -> Iterator[Problem]:
         goes_on = line and after and not re.match(r"[-*>] |\d+\. ", line) and not re.match(r"[-*>] |\d+\. ", after)
         if goes_on and not line.startswith("![") and not FULL.search(line):
             yield number, "a sentence stays on one line"
+
+
+def spelling(number: int, text: str) -> Iterator[Problem]:
+    """One spelling throughout; names of code, addresses and citations are not looked at."""
+    plain = re.sub(r"`[^`]*`|\{[^}]*\}|\]\([^)]*\)|<[^>]*>|\"[^\"]*\"", "", text)
+    plain = re.sub(r"\b\w+[A-Z]\w*", "", plain)  # a class
+    for pattern, here in SPELLINGS.items():
+        for match in re.finditer(rf"\b{pattern}", plain, re.IGNORECASE):
+            yield number, f"the book's spelling is {here}, not {match[0]!r}"
 
 
 def quotes(chapter: Chapter, root: Path) -> Iterator[Problem]:
@@ -480,11 +503,6 @@ def advice(chapter: Chapter) -> Iterator[str]:
             yield f"{found.words:,} words, {WORDS[0]:,} are the rule"
         if LINES[0] < found.lines <= LINES[1]:
             yield f"{found.lines} lines of shown code, {LINES[0]} are the rule"
-    if chapter.questions:
-        for question in questions(chapter):
-            words = sum(len(t.split()) for n, t in text_lines(chapter) if question.line < n < question.end)
-            if not QUESTION[0] <= words <= QUESTION[1]:
-                yield f"{question.label} has {words:,} words, {QUESTION[0]} to {QUESTION[1]:,} are usual"
     shown = [c for c in chapter.code() if not {"hide-input", "hide-cell"} & set(c.tags)]
     if wide := [n for c in shown for n, line in enumerate(c.source.splitlines(), c.line) if len(line) > WIDTH]:
         yield f"{len(wide)} shown lines of code over {WIDTH} columns, the first on line {wide[0]}"

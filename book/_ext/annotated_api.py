@@ -85,9 +85,17 @@ def function(node, kind: str = "function") -> SimpleNamespace:
     if kind == "method" and (arguments.posonlyargs + arguments.args):
         skip = not any(ast.unparse(d) == "staticmethod" for d in node.decorator_list)
         arguments.args = arguments.args[1:] if skip else arguments.args
-    returns = ast.unparse(node.returns) if node.returns else ""
+    for argument in ast.walk(arguments):
+        if isinstance(argument, ast.arg) and argument.annotation:
+            argument.annotation = ast.Name(plain(argument.annotation))
+    returns = plain(node.returns) if node.returns else ""
     doc = ast.get_docstring(node) or ""
     return SimpleNamespace(kind=kind, name=node.name, parameters=split(ast.unparse(arguments)), returns=returns, doc=doc, source="", members=[])
+
+
+def plain(annotation: ast.expr) -> str:
+    "A type as text, without the quotes that it has where its name stands further down in the module."
+    return re.sub(r"'([A-Z]\w*)'", r"\1", ast.unparse(annotation))
 
 
 def split(arguments: str) -> list[str]:
@@ -109,6 +117,7 @@ def split(arguments: str) -> list[str]:
 def klass(node: ast.ClassDef, text: str) -> SimpleNamespace:
     "A class: its constructor's parameters, its documented methods, and, of a dataclass, its fields as written."
     methods = {n.name: n for n in node.body if isinstance(n, ast.FunctionDef)}
+    methods |= {n.name: n for n in hidden(node, text) if isinstance(n, ast.FunctionDef) and n.name not in methods}
     fields = [n for n in node.body if isinstance(n, ast.AnnAssign)]
     data = any("dataclass" in ast.unparse(d) for d in node.decorator_list) or any("NamedTuple" in ast.unparse(b) for b in node.bases)
     source = ""
@@ -124,6 +133,12 @@ def klass(node: ast.ClassDef, text: str) -> SimpleNamespace:
     ]
     doc = ast.get_docstring(node) or ""
     return SimpleNamespace(kind="class", name=node.name, parameters=parameters, returns="", doc=doc, source=source, members=members)
+
+
+def hidden(node: ast.ClassDef, text: str) -> list[ast.stmt]:
+    "What a class has from bases of its own module whose names begin with an underscore: they have no entry."
+    bases = {base.id for base in node.bases if isinstance(base, ast.Name) and base.id.startswith("_")}
+    return [s for n in ast.parse(text).body if isinstance(n, ast.ClassDef) and n.name in bases for s in n.body]
 
 
 def names() -> dict[str, str]:
