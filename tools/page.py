@@ -138,6 +138,13 @@ def sideways(browser, site: str, names: list[str], asked: list[tuple[str, int]])
     return [tuple(kept) for kept in out]
 
 
+SMALL = """() => {
+  const shown = [...document.querySelectorAll('.bd-article mjx-container[display]')].filter(e => e.clientWidth);
+  const sizes = shown.map(e => [parseFloat(getComputedStyle(e).fontSize), e.closest('[id]')?.id]);
+  return sizes.filter(([size]) => size < 11).map(([size, id]) => `${id}: ${size} px`);
+}"""
+
+
 FORMULA = ".bd-article div.math:has(.eqno) mjx-container"
 ANY_FORMULA = ".bd-article div.math mjx-container"
 CELL = ".bd-article div.cell_input pre"
@@ -242,7 +249,7 @@ def main() -> int:
     out: dict = {}
     with served(options.html) as site, opened() as browser:
         names = [name for name in pages(options.html) if any(word in name for word in options.pages.split(","))]
-        boxes = {"clipped": [(FORMULA, 360), (ANY_FORMULA, 360)], "code": [(CELL, 1280), (CELL, 390)]}
+        boxes = {"clipped": [(FORMULA, 360), (ANY_FORMULA, 360)], "code": [(CELL, 1280), (CELL, 390), (CELL, 360)]}
         asked = [each for kind, some in boxes.items() if kind in wanted for each in some]
         seen = sideways(browser, site, names, asked) if asked else []
         for (selector, width), (wide, total, which) in zip(asked, seen):
