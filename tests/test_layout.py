@@ -1,6 +1,7 @@
 """The book keeps its form, and each check of the form finds its fault."""
 
 import json
+import re
 from fnmatch import fnmatch
 
 import collect
@@ -530,6 +531,27 @@ def test_a_chapter_that_waits_to_be_cut_is_listed(book, chapter, capsys):
     assert capsys.readouterr().out == "layout: 1 chapters wait to be cut (tools/layout.py --drafts shows them)\n"
     assert layout.main(["--drafts"], book.root) == 0
     assert "book/02-attention.md: long: 3,0" in capsys.readouterr().out
+
+
+HUES = {"C0": "quer", "C1": "key", "C2": "value", "C3": "output"}
+HUE = re.compile(r"""["'](C[0-3])(?![0-9a-zA-Z_])""")
+
+
+def misused(cell: str) -> set[str]:
+    "Reserved colours whose meaning a figure's cell does not name, that of outputs in its code; and maps turned round."
+    code = cell.split("\n---\n")[-1].lower()
+    wrong = {c for c in HUE.findall(cell) if HUES[c] not in (code if c == "C3" else cell.lower())}
+    return wrong | set(re.findall(r"""["']\w+_r["'](?=[,)])""", code))
+
+
+def test_colours_keep_their_meaning():
+    texts = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "book").glob("*.md")}
+    cells = [(name, cell) for name, text in texts.items() for cell in re.findall(r"^```\{code-cell\}(.*?)^```", text, re.S | re.M)]
+    figures = [(name, cell) for name, cell in cells if "  figure:\n" in cell]
+    assert sum(bool(HUE.search(cell)) for _, cell in figures) > 5
+    assert not [(name, misused(cell)) for name, cell in figures if misused(cell)]
+    assert misused('plot(bleu, color="C3")') == {"C3"} and misused('bar(x, "C1--", cmap="PuOr_r")') == {"C1", '"puor_r"'}
+    assert not misused('plot(outputs, color="C3")')
 
 
 def test_what_is_woven_is_no_page_besides():

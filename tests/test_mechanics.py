@@ -63,6 +63,17 @@ def test_icons_are_drawn():
     assert 'data-mode="light"' in switch and "title" not in switch and "theme-switch" in switch
 
 
+def test_lines_of_code_know_their_indentation():
+    "The text stays as it is, for those who copy it; printed columns are left alone, printed sentences are not."
+    code = '<div class="highlight-python notranslate"><div class="highlight"><pre><span></span><span class="k">if</span> a &lt; b:\n\n    <span class="n">c</span>\n</pre></div>'
+    done = page.lined(code)
+    assert [int(x) for x in re.findall(r'class="ln" style="--in:(\d+)"', done)] == [0, 0, 4]
+    assert re.sub("<[^>]*>", "", done) == re.sub("<[^>]*>", "", code) and page.lined(done) == done
+    printed = '<div class="output stream highlight-myst-ansi notranslate"><div class="highlight"><pre><span></span>{}\n</pre></div>'
+    assert page.lined(printed.format("a   1.0\nb  12.0")) == printed.format("a   1.0\nb  12.0")
+    assert page.lined(printed.format("a sentence")).count('class="ln"') == 1
+
+
 def test_an_image_keeps_its_place(tmp_path):
     (tmp_path / "a.svg").write_text('<svg xmlns="x" width="72pt" height="36pt" viewBox="0 0 9 9">')
     (tmp_path / "b.svg").write_text('<svg viewBox="0 0 640 480">')

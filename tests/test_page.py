@@ -213,7 +213,8 @@ def visit(browser, site):
         page.set_viewport_size(NARROW)
         found["narrow"] = page.evaluate(SIDEWAYS)
         page.set_viewport_size({"width": 360, "height": 780})
-        found["cut"] = page.evaluate(measure.WIDE, measure.ANY_FORMULA)[2]
+        found["cut"] = page.evaluate(measure.WIDE, measure.ANY_FORMULA)[2] + page.evaluate(measure.SMALL)
+        found["folded"] = page.evaluate(measure.WIDE, measure.CELL)[2]
         page.set_viewport_size({"width": 700, "height": 1000})  # A4 between its margins
         page.emulate_media(media="print")
         found["print"] = page.evaluate(CLIPPED)
@@ -302,7 +303,8 @@ KINDS = {
     "images": "every image with alternative text that says what is seen",
     "contrast": "formulas, code and the drawing at a contrast of 4.5 or more, light and dark",
     "narrow": "no sideways scroll at 390 pixels",
-    "cut": "every formula whole at 360 pixels",
+    "cut": "every formula whole at 360 pixels, and of 11 pixels at least",
+    "folded": "code that needs no sideways scroll at 360 pixels",
     "print": "nothing clipped on paper, and no navigation there",
 }
 

@@ -126,6 +126,30 @@ def drawn(page: str, known: dict[str, tuple[str, str, str]]) -> str:
     return PLACE.sub(draw, page)
 
 
+# ---------------------------------------------------------------- code
+
+CODE = re.compile(r'(<div class="(output \w+ )?highlight-(?:python|js|bash|html|myst-ansi) notranslate"><div class="highlight"><pre>)<span></span>(.*?)(</pre>)', re.S)
+COLUMNS = re.compile(r"\S {2,}\S")
+
+
+def lined(page: str) -> str:
+    """A page whose lines of code are boxes that know their indentation: where one is folded, its rest stands further in.
+
+    So are the lines of printed sentences; what is printed in columns stays as it is, and scrolls where it is wide.
+    """
+    def text(code: str) -> str:
+        return html.unescape(re.sub("<[^>]*>", "", code))
+
+    def line(code: str) -> str:
+        return f'<span class="ln" style="--in:{len(text(code)) - len(text(code).lstrip(" "))}">{code}</span>'
+
+    def block(found: re.Match) -> str:
+        if found[2] and COLUMNS.search(text(found[3])):
+            return found[0]
+        return found[1] + "".join(line(code) for code in re.findall(r".*\n|.+", found[3])) + found[4]
+    return CODE.sub(block, page)
+
+
 # ---------------------------------------------------------------- what a page asks for
 
 SEARCH = re.compile(r'\s*<script src="[^"]*(?:_static/searchtools|_static/language_data|searchindex)\.js[^"]*"></script>')
@@ -232,7 +256,7 @@ def finish(app, error) -> None:
     texts = {path: path.read_text(encoding="utf-8") for path in paths}
     new = {}
     for path, text in texts.items():
-        text = lighter(hardened(drawn(text, known)), search=path.name == "search.html")
+        text = lined(lighter(hardened(drawn(text, known)), search=path.name == "search.html"))
         new[path] = faces(themed(spaced(text, path.parent), path.parent), up(app, path))
     new = typeset(app, new)
     for path in paths:
