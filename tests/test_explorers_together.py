@@ -102,6 +102,8 @@ for (const host of document.querySelectorAll("[class~=alive]")) {
 return told;
 """
 ALIVE = "return [...document.querySelectorAll('[class~=alive]')].map((one) => one.localName.slice(10));"
+HEADS = """return Object.fromEntries([...document.querySelectorAll("[class~=alive]")].map((host) =>
+  [host.localName.slice(10), [...host.querySelectorAll("thead tr")].map((row) => [...row.children].map((cell) => cell.textContent))]));"""
 AXE = """
 const found = await axe.run(document, { resultTypes: ["violations"] });
 return found.violations.filter((one) => ["serious", "critical"].includes(one.impact))
@@ -140,6 +142,7 @@ def chromium(place):
                 browser.run("if (!window.axe) (0, eval)(given);", axe)
                 found["axe"] += [f"{when}, {width} px, {mode}: {line}" for line in browser.run(AXE)]
 
+    found["heads"] = browser.run(HEADS)
     look("first")
     browser.page.set_viewport_size({"width": 1280, "height": 900})
     found["told"] = browser.run(TOUCH)
@@ -153,6 +156,11 @@ def test_every_element_comes_alive_and_answers(chromium):
     assert not chromium["trouble"]
     still = {name: said for name, said in chromium["told"].items() if len(said) < 2 or "nothing has changed" in said.values()}
     assert not still
+
+
+def test_a_column_0_is_called_0(chromium):
+    assert chromium["heads"]["heads"] == [["feature of dog", "0", "1", "2", "3"]]
+    assert chromium["heads"]["stack"] == [["layer", "0", "6", "12"]]
 
 
 def test_axe_finds_nothing_serious_at_rest_or_touched(chromium):

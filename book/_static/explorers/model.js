@@ -59,7 +59,7 @@
 
   function map({ labels, columns, rows }) { // the weights as coloured cells with their numbers
     const name = (x) => (x.length > 11 ? `${x.slice(0, 10)}\u2026` : x);
-    const cell = 40, high = 26, top = 74, left = 16 + 8 * Math.max(...labels.map((x) => name(x).length));
+    const cell = 31, high = 26, top = 74, left = 16 + 8 * Math.max(...labels.map((x) => name(x).length));
     const heads = columns.map((x, s) => svg("text", { class: "k", transform: `translate(${left + cell * (s + 0.4)} ${top - 6}) rotate(-50)` }, name(x)));
     const cells = rows.flatMap((row, t) => [
       svg("text", { class: "q", x: left - 8, y: top + high * t + 18, "text-anchor": "end" }, name(labels[t])),
@@ -67,7 +67,7 @@
         svg("rect", { class: shade(weight), x: left + cell * s, y: top + high * t, width: cell, height: high }),
         svg("text", { class: `small ${weight < 0.45 ? "on" : "under"}`, x: left + cell * (s + 0.5), y: top + high * t + 18, "text-anchor": "middle" }, words(weight)),
       ])]);
-    const width = left + cell * columns.length + 50, height = top + high * rows.length + 4;
+    const width = left + cell * columns.length + 36, height = top + high * rows.length + 4;
     const picture = canvas(width, height, "The attention weights of one head, each from a query to a key", heads, cells);
     picture.setAttribute("style", `width: ${width}px; max-width: none; margin: 0`);
     return el("div", { class: "tree", tabindex: 0, role: "region", "aria-label": "Attention weights" }, picture);

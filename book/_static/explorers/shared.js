@@ -269,7 +269,7 @@
 
   /** A table of numbers: table(["head", ...], [[cell, ...], ...]); the first cell of a row names it. */
   function table(heads, rows) {
-    const head = el("tr", {}, heads.map((x) => (x ? el("th", { scope: "col" }, x) : el("td"))));
+    const head = el("tr", {}, heads.map((x) => (x !== "" ? el("th", { scope: "col" }, x) : el("td"))));
     const body = rows.map(([first, ...rest]) =>
       el("tr", {}, el("th", { scope: "row" }, first), rest.map((x) => el("td", {}, x))));
     return scrolled(el("div", { class: "readings" }, el("table", {}, el("thead", {}, head), el("tbody", {}, body))));
