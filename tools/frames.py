@@ -30,7 +30,8 @@ window.requestAnimationFrame = (act) => window.rawFrame((time) => {
 
 CONTROLS = """() => [...document.querySelectorAll('[class~=alive]')].flatMap((host) => {
   const all = [...host.querySelectorAll('.explorer :is(input[type=range], .handle)')];
-  return all.map((one, i) => [host.localName, i, (one.labels?.[0]?.textContent ?? one.getAttribute('aria-label')).trim()]);
+  const label = (one) => one.labels?.[0]?.textContent ?? one.getAttribute('aria-label');
+  return all.map((one, i) => [host.localName, i, label(one).trim()]);
 })"""
 
 DRAG = """async ([host, index, updates]) => {
