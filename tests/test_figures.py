@@ -4,13 +4,20 @@ import functools
 import html
 import importlib.util
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 import torch
+from browsers import NODE, node
 from shapes import checked, unseen
 
 from annotated import figures
@@ -45,6 +52,8 @@ from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.transformer import TINY, Transformer
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+with_node = pytest.mark.skipif(NODE is None, reason="no node here to run the viewer's arithmetic with")
+PACKAGE = Path(figures.__file__).parent
 N, H, B, S, T = 3, 2, 5, 11, 7
 CONFIG = replace(TINY, N=N, h=H, d_model=10, d_ff=13, vocab=41, P_drop=0.5)
 
@@ -381,6 +390,56 @@ def test_the_still_figure_draws_every_weight_once():
     assert len(re.findall(r"M\d+ \d+h", svg)) == T * (T + 1) // 2
     assert html.escape("<3>") in svg and 'aria-label="a &quot;label&quot;"' in svg
     assert _render_svg([[100, 0]], ["q"], ["a", "b"], "x").count("<path") == 2
+
+
+@with_node
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
+def test_the_viewers_script_counts_as_python_does(kind):
+    m = maps(seed=10)
+    rows = _percent(m)[kind][1]
+    data = {"maps": {"source": m.source, "target": m.target, "written": m.written}, "kind": kind, "heads": rows}
+    body = """const heads = [...given.heads.keys(), given.heads.length].map((head) => engine.headOf(given.heads, head));
+      return [engine.namesOf(given.maps, given.kind), heads, heads.map((rows) => rows.map(engine.largest)), heads.map((rows) => engine.squares(rows, 10))];"""
+    names, heads, best, drawn = node(body, [PACKAGE / "viewer.js"], data)
+    assert names == [m.queries(kind), m.keys(kind)]
+    assert heads[:H] == rows
+    mean = [[sum(cells) / H for cells in zip(*lines)] for lines in zip(*rows)]
+    assert heads[H] == mean
+    for head, found in zip(heads, best):
+        wanted = [sorted((-w, s) for s, w in enumerate(row) if w > 0)[:3] for row in head]
+        assert found == [[s for _, s in row] for row in wanted]
+    for head, paths in zip(rows, drawn):
+        svg = _render_svg(head, *names, "label")
+        assert [path for path in paths if path] == re.findall(r'<path d="([^"]+)"', svg)
+
+
+@with_node
+def test_a_weight_of_nothing_is_never_among_the_largest():
+    assert node("return given.map(engine.largest);", [PACKAGE / "viewer.js"], [[0, 100, 0], [0, 0], [7, 7, 7, 7]]) == [[1], [], [0, 1, 2]]
+
+
+def shipped() -> list[str]:
+    "The files that a wheel takes along beside the modules."
+    settings = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    return settings["tool"]["setuptools"]["package-data"]["annotated"]
+
+
+def test_an_installed_package_finds_the_viewers_files(tmp_path):
+    """As a wheel has them: from another folder, out of an archive, which has no paths at all."""
+    archive = tmp_path / "installed.zip"
+    with zipfile.ZipFile(archive, "w") as whole:
+        for path in [*PACKAGE.glob("*.py"), *(PACKAGE / name for name in shipped())]:
+            whole.write(path, f"annotated/{path.name}")
+    code = "from annotated import figures; print(figures.__file__); print(len(figures._beside('viewer.js')), len(figures._beside('viewer.css')))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(archive)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    where, sizes = done.stdout.splitlines()
+    assert where.startswith(str(archive)) and all(int(n) > 1000 for n in sizes.split())
+
+
+def test_a_script_in_the_page_cannot_end_before_its_end():
+    for name in ("viewer.js", "viewer.css"):
+        assert "</" not in (PACKAGE / name).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("given, error, message", [

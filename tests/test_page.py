@@ -26,6 +26,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 NARROW, WIDE = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 
+WEIGHTS = ("tatoeba-cpu.js", "grammar-tiny.js")
+
 pytestmark = [
     pytest.mark.page,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to look at the page with"),
@@ -338,6 +340,30 @@ def test_the_search_finds_what_a_reader_means(browser, zipped, query):
     results = measure.found(browser, zipped, query)
     assert measure.rank(results, measure.QUERIES[query]) == 1, [address for address, _ in results]
     assert not [words for _, words in results if measure.RAW.search(words)]
+
+
+SCRIPT = re.compile(r"<script\b([^>]*)>(.*?)</script>", re.S)
+DATA = re.compile(r"""\bdata-(?:maps|numbers|examples)=(?:'[^']*'|"[^"]*")""")
+
+
+def before_touch(path: Path) -> dict[str, int]:
+    "Bytes of script and data that a page brings along, uncompressed: its own files, what stands in it, attributes."
+    text = path.read_text(encoding="utf-8")
+    found = {"data": sum(len(one.encode()) for one in DATA.findall(text)), "inline": 0}
+    for attributes, inside in SCRIPT.findall(text):
+        source = re.search(r'\bsrc="([^"?]+)', attributes)
+        if source is None:
+            found["inline"] += len(inside.encode())
+        elif "://" not in source[1]:
+            found[source[1].rsplit("/", 1)[-1]] = (path.parent / source[1]).stat().st_size
+    return found
+
+
+@pytest.mark.parametrize("name", documents())
+def test_script_and_data_before_the_first_touch_stay_within_300_kB(name):
+    found = before_touch(built() / name)
+    assert sum(found.values()) <= 300_000, found
+    assert not [script for script in found if script in WEIGHTS], "weights are fetched at the first touch"
 
 
 @pytest.mark.parametrize("name", measure.WEIGHED)

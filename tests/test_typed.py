@@ -86,7 +86,7 @@ class _Hidden:
 '''
 
 
-def test_the_wheel_says_that_the_package_is_typed(tmp_path):
+def test_the_wheel_is_typed_and_holds_the_viewers_files(tmp_path):
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copyfile(ROOT / name, tmp_path / name)
     shutil.copytree(PACKAGE, tmp_path / "annotated", ignore=shutil.ignore_patterns("__pycache__"))
@@ -95,5 +95,6 @@ def test_the_wheel_says_that_the_package_is_typed(tmp_path):
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
-    assert {"annotated/py.typed", *(f"annotated/{path.name}" for path in MODULES)} <= held
+    extra = {"annotated/py.typed", "annotated/viewer.css", "annotated/viewer.js"}
+    assert {*extra, *(f"annotated/{path.name}" for path in MODULES)} <= held
     assert not [name for name in held if not Path(name).parts[0].startswith("annotated")]

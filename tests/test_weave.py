@@ -151,7 +151,9 @@ Path(f"../results/other/{y}.json")"""
 CHANGES = {
     "its code": ("book/02-x.md", cell(READS + "\n1"), True),
     "a module": ("annotated/b.py", "from annotated.a import x\ny = x + 2\n", True),
-    "a module of a module": ("annotated/a.py", "x = 2\n", True),
+    "a module of a module": ("annotated/a.py", "x = 2\ns = 'a.js'\n", True),
+    "a script that a module names": ("annotated/a.js", "let x;", True),
+    "a script that none names": ("annotated/b.js", "let x;", False),
     "a record": ("results/run/scores.json", "[2]", True),
     "a record in a folder": ("results/other/new.json", "[2]", True),
     "a docstring": ("annotated/b.py", '"""Doc."""\nfrom annotated.a import x\n\ny = x  # why\n', False),
@@ -166,7 +168,8 @@ def test_runs_again_when_what_it_reads_changed(book, monkeypatch, case):
     for folder in ("run", "other", "third"):
         (book.root / "results" / folder).mkdir()
     (book.root / "results/run/scores.json").write_text("[1]")
-    (book.root / "annotated/a.py").write_text("x = 1\n")
+    (book.root / "annotated/a.py").write_text("x = 1\ns = 'a.js'\n")
+    (book.root / "annotated/a.js").write_text("")
     (book.root / "annotated/b.py").write_text("from annotated.a import x\ny = x\n")
     path = book("02-x.md", cell(READS))
     weave.weave(path, book.root)

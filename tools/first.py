@@ -8,6 +8,7 @@ that a page need not fetch the weights to show it. tests/test_explorers_live.py 
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -23,12 +24,14 @@ DIGITS = 5  # of each number: more than are shown
 
 def first(name: str, weights: Path):
     "What an explorer's `first` makes of the model in a script of weights, in plain lists and numbers."
+    needed = re.search(r"^// needs: (.+)$", (FOLDER / f"{name}.js").read_text(encoding="utf-8"), re.M)[1].split(", ")
+    others = [each for each in needed if each != "engine" and not each.endswith("-first")]
     program = f"""
       globalThis.HTMLElement ??= class {{}};
       globalThis.customElements ??= {{ define() {{}} }};
       require({json.dumps(str(FOLDER / "shared.js"))});
       const engine = require({json.dumps(str(FOLDER / "engine.js"))});
-      require({json.dumps(str(FOLDER / "live.js"))});
+      {"".join(f"require({json.dumps(str(FOLDER / f'{each}.js'))});" for each in others)}
       require({json.dumps(str(weights))});
       const inner = new engine.Transformer(annotated.weights[{json.dumps(weights.stem)}]);
       const model = {{

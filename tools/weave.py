@@ -143,6 +143,14 @@ def named_files(sources: list[str], root: Path) -> list[Path]:
     return sorted(found)
 
 
+def beside(module: Path) -> list[Path]:
+    """The files beside a module, scripts and styles, that its strings name."""
+    names = [node.value for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+             if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    found = {module.parent / name for name in names if re.fullmatch(r"\w+\.(css|js)", name)}
+    return sorted(path for path in found if path.is_file())
+
+
 def wanted(relative: Path) -> bool:
     return relative.suffix in SOURCES and not any(part.startswith((".", "_")) for part in relative.parts)
 
@@ -161,6 +169,8 @@ def inputs(chapter: Chapter, root: Path) -> str:
     try:
         for path in closure(sources, root):
             add(path.name, bare(path.read_text(encoding="utf-8")).encode())
+            for file in beside(path):
+                add(file.name, file.read_bytes())
         for path in named_files(sources, root):
             add(path.relative_to(root.resolve()).as_posix(), path.read_bytes())
     except SyntaxError:

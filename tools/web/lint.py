@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from fetch import HERE, fetch
 
 ROOT = HERE.parent.parent
-SCRIPTS = ("book/_static", "book/_ext", "tools/web")
+SCRIPTS = ("annotated", "book/_static", "book/_ext", "tools/web")
 
 
 def main() -> int:

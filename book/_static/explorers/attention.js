@@ -86,7 +86,7 @@
     const kind = choice({ label: "Attention", options: KINDS, value: "cross", change: () => update() });
     const most = Math.max(N, M);
     const layer = choice({ label: "Layer", options: numbers(most), value: most - 1, change: () => update() });
-    const head = choice({ label: "Head", options: { ...numbers(h), mean: "mean" }, value: 0, change: () => update() });
+    const head = choice({ label: "Head", options: { ...numbers(h), mean: "mean" }, value: "mean", change: () => update() });
 
     function show(focus = false) {
       const layers = result.attention[kind.value];

@@ -250,12 +250,29 @@
     return mark;
   }
 
+  let wide = null;
+
+  /** Let the keyboard reach a box for as long as it is wider inside than outside. */
+  function scrolled(box) {
+    wide ??= new ResizeObserver((entries) => {
+      for (const { target } of entries) {
+        const scrolls = target.scrollWidth > target.clientWidth;
+        for (const [name, value] of [["tabindex", 0], ["role", "region"], ["aria-label", "Numbers"]]) {
+          if (scrolls) target.setAttribute(name, value);
+          else target.removeAttribute(name);
+        }
+      }
+    });
+    wide.observe(box);
+    return box;
+  }
+
   /** A table of numbers: table(["head", ...], [[cell, ...], ...]); the first cell of a row names it. */
   function table(heads, rows) {
-    const head = el("tr", {}, heads.map((x) => (x ? el("th", { scope: "col" }, x) : el("td"))));
+    const head = el("tr", {}, heads.map((x) => (x !== "" ? el("th", { scope: "col" }, x) : el("td"))));
     const body = rows.map(([first, ...rest]) =>
       el("tr", {}, el("th", { scope: "row" }, first), rest.map((x) => el("td", {}, x))));
-    return el("div", { class: "readings" }, el("table", {}, el("thead", {}, head), el("tbody", {}, body)));
+    return scrolled(el("div", { class: "readings" }, el("table", {}, el("thead", {}, head), el("tbody", {}, body))));
   }
 
   // ---- the element

@@ -44,9 +44,15 @@
     });
     const numbers = el("div");
 
+    const known = new Map(); // what has been drawn: wide vectors take longer than a frame
+    function drawn(d_k) {
+      const key = `${seed} ${d_k}`, next = random(seed);
+      if (!known.has(key)) known.set(key, Array.from({ length: DRAWS }, () => products(d_k, next)));
+      return known.get(key);
+    }
+
     function draw() {
-      const d_k = 2 ** width.value, next = random(seed);
-      const plain = Array.from({ length: DRAWS }, () => products(d_k, next));
+      const d_k = 2 ** width.value, plain = drawn(d_k);
       const divided = plain.map((row) => row.map((x) => x / Math.sqrt(d_k)));
       [plain, divided].forEach((rows, i) => panels[i].show(softmax(rows[0])));
       const [a, b] = [summary(plain), summary(divided)];

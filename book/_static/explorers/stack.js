@@ -122,15 +122,19 @@
     const depth = slider({ label: "layers N", min: 1, max: DEEPEST, value: 12, change: redraw });
     const scale = slider({ label: "weights times", min: -2, max: 2, step: 0.5, value: 0, show: (v) => words(2 ** v), change: redraw });
 
-    let known = ""; // the depth and the weights that the six curves belong to
+    const known = new Map(); // the six curves of each depth and size of weights: they take longer than a frame
     function examine() {
-      const { x, upstream, layers } = draw(1, depth.value, 2 ** scale.value);
-      for (const line of lines) line.found = run(x, layers, upstream, line.order, line.residual);
+      const key = `${depth.value} ${scale.value}`;
+      if (!known.has(key)) {
+        const { x, upstream, layers } = draw(1, depth.value, 2 ** scale.value);
+        known.set(key, lines.map((line) => run(x, layers, upstream, line.order, line.residual)));
+      }
+      lines.forEach((line, i) => { line.found = known.get(key)[i]; });
     }
 
     function show() {
       const N = depth.value;
-      if (known !== (known = `${N} ${scale.value}`)) examine();
+      examine();
       const text = order.value === "after" ? ["norm(x + f(x))", "norm(f(x))"] : order.value === "before" ? ["x + f(norm(x))", "f(norm(x))"] : ["x + f(x)", "f(x)"];
       formula.textContent = text[residual.value ? 0 : 1];
       for (const [part, on] of [[path, residual.value], [sum, residual.value], [first, order.value === "before"], [last, order.value === "after"]]) {

@@ -1,0 +1,181 @@
+"""All explorers on one page: axe-core finds nothing serious, and Firefox shows what Chromium shows.
+
+That what Chromium shows is what Python computes is the matter of each explorer's own test.
+"""
+
+import html
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import browsers
+import pytest
+from explore import FOLDER, STATIC, needs
+
+from annotated.page import to_page
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tools" / "web"), str(ROOT / "book" / "_ext")]
+
+from annotated_explorers import NUMBERS  # noqa: E402
+from fetch import fetch  # noqa: E402
+
+PLACE = re.compile(r"<annotated-([a-z0-9-]+)([^>]*)>\n\n!\[.*?\]\(\.\./book/img/([\w-]+\.svg)\)\n\n</annotated-\1>")
+FRONT = {"model": "tatoeba-cpu", "heads": "2 4", "first": "Dogs bark.", "examples": '[{"source": "Dogs bark."}]'}
+HELPERS = {"shared", "engine", "live", "boxes"}
+
+
+def elements() -> dict[str, str]:
+    "Each explorer as its chapter has it, with its still in the page, as the build puts it there."
+    found = {}
+    for path in sorted((ROOT / "book").glob("*.md")):
+        for name, attributes, still in PLACE.findall(path.read_text(encoding="utf-8")):
+            if name in NUMBERS:
+                attributes += f" data-numbers='{html.escape(json.dumps(NUMBERS[name]()))}'"
+            found[name] = attributes, (ROOT / "book/img" / still).read_text(encoding="utf-8")
+    front = "".join(f" data-{key}='{html.escape(value)}'" for key, value in FRONT.items())
+    found["translator"] = front, "<p>The still.</p>"
+    return {name: f"<section aria-label='{name}'><annotated-{name}{attributes}>{still}</annotated-{name}></section>"
+            for name, (attributes, still) in found.items()}
+
+
+def test_every_script_of_an_element_stands_in_a_chapter():
+    scripts = {path.stem for path in FOLDER.glob("*.js") if not path.stem.endswith("-first")}
+    assert scripts - HELPERS == elements().keys()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> str:
+    "The address of the page, a file with the weights beside it."
+    folder = tmp_path_factory.mktemp("together")
+    (folder / "models").mkdir()
+    for path in [*FOLDER.glob("*.js"), *FOLDER.glob("*.css"), STATIC / "book.css", STATIC / "drawing.css"]:
+        shutil.copy(path, folder)
+    to_page(ROOT / "results/tatoeba-cpu", folder / "models/tatoeba-cpu.js")
+    parts = elements()
+    scripts = dict.fromkeys(script for name in parts for script in [*needs(name), name])
+    text = "<!doctype html><html lang='en' data-theme='light'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
+    text += "<title>All explorers</title>"
+    text += "".join(f"<link rel='stylesheet' href='{name}.css'>" for name in ("book", "drawing", "explorers"))
+    text += "".join(f"<script defer src='{script}.js'></script>" for script in scripts)
+    text += f"<body style='margin: 8px; color: var(--ink); background: var(--paper)'><main class='bd-article' style='max-width: 672px'><h1>All</h1>{''.join(parts.values())}</main>"
+    (folder / "page.html").write_text(text, encoding="utf-8")
+    return (folder / "page.html").as_uri()
+
+
+# Touch one control of each kind in every element, and note what each says before and after.
+TOUCH = """
+const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+const rest = async (root) => { // the worker answers in turn, so that what was asked before is answered, too
+  await frame();
+  await (await annotated.load("tatoeba-cpu")).translate("Dogs bark.", { beam: 1 });
+  while (/working|Fetching/.test(root.textContent)) await frame();
+  await frame();
+};
+const tell = (node, type, more = {}) => node.dispatchEvent(Object.assign(new Event(type, { bubbles: true, cancelable: true }), more));
+const ways = {
+  "input[type=range]": (one) => { one.value = Number(one.min) + 0.3 * (one.max - one.min); tell(one, "input"); },
+  "input[type=radio]:not(:checked)": (one) => one.click(),
+  "input[type=checkbox]": (one) => one.click(),
+  "select": (one) => { one.selectedIndex = 1; tell(one, "change"); },
+  ".handle": (one) => tell(one, "keydown", { key: "ArrowRight" }),
+  "input[type=text]": (one) => { one.value = "Tom isn't here."; tell(one, "input"); },
+};
+const told = {};
+for (const host of document.querySelectorAll("[class~=alive]")) {
+  const root = host.querySelector(".explorer"), said = told[host.localName] = {};
+  const now = () => root.textContent + [...root.querySelectorAll("input")].map((one) => [one.value, one.checked]);
+  await rest(root);
+  said.first = now();
+  for (const [which, act] of Object.entries(ways)) {
+    const one = [...root.querySelectorAll(which)].find((one) => !one.disabled);
+    if (!one) continue;
+    const before = now() + root.innerHTML;
+    act(one);
+    await rest(root);
+    said[which] = now();
+    if (before === now() + root.innerHTML) said[which] = "nothing has changed";
+  }
+}
+return told;
+"""
+ALIVE = "return [...document.querySelectorAll('[class~=alive]')].map((one) => one.localName.slice(10));"
+HEADS = """return Object.fromEntries([...document.querySelectorAll("[class~=alive]")].map((host) =>
+  [host.localName.slice(10), [...host.querySelectorAll("thead tr")].map((row) => [...row.children].map((cell) => cell.textContent))]));"""
+AXE = """
+const found = await axe.run(document, { resultTypes: ["violations"] });
+return found.violations.filter((one) => ["serious", "critical"].includes(one.impact))
+  .map((one) => one.id + ": " + one.nodes.map((node) => node.html.slice(0, 140)).join(" | ").slice(0, 700));
+"""
+
+
+def begun(kind: str, place: str):
+    path, make = browsers.BROWSERS[kind]
+    if path is None:
+        pytest.skip(f"no {kind} here")
+    if kind == "chromium" and not browsers.has_playwright():
+        pytest.skip("playwright is not installed")
+    browser = make()
+    browser.open(place)
+    return browser
+
+
+@pytest.fixture(scope="module")
+def chromium(place):
+    """What Chromium's elements said, and what axe-core found: at rest and touched, wide and narrow, light and dark."""
+    browser = begun("chromium", place)
+    trouble = []
+    browser.page.on("pageerror", lambda e: trouble.append(str(e)))
+    folder = fetch()
+    axe = folder and (folder / "test" / "axe.min.js").read_text(encoding="utf-8")
+    found = {"axe": [] if axe else None, "trouble": trouble, "alive": browser.run(ALIVE)}
+
+    def look(when):
+        for width, mode in ((1280, "light"), (360, "dark")):
+            browser.page.set_viewport_size({"width": width, "height": 900})
+            browser.run("Object.assign(document.documentElement.dataset, { mode: given, theme: given });", mode)
+            wide = browser.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth;")
+            trouble.extend([f"{when}, {width} px: {wide} px too wide"] if wide > 0 else [])
+            if axe:
+                browser.run("if (!window.axe) (0, eval)(given);", axe)
+                found["axe"] += [f"{when}, {width} px, {mode}: {line}" for line in browser.run(AXE)]
+
+    found["heads"] = browser.run(HEADS)
+    look("first")
+    browser.page.set_viewport_size({"width": 1280, "height": 900})
+    found["told"] = browser.run(TOUCH)
+    look("touched")
+    browser.close()
+    return found
+
+
+def test_every_element_comes_alive_and_answers(chromium):
+    assert sorted(chromium["alive"]) == sorted(elements())
+    assert not chromium["trouble"]
+    still = {name: said for name, said in chromium["told"].items() if len(said) < 2 or "nothing has changed" in said.values()}
+    assert not still
+
+
+def test_a_column_0_is_called_0(chromium):
+    assert chromium["heads"]["heads"] == [["feature of dog", "0", "1", "2", "3"]]
+    assert chromium["heads"]["stack"] == [["layer", "0", "6", "12"]]
+
+
+def test_axe_finds_nothing_serious_at_rest_or_touched(chromium):
+    if chromium["axe"] is None:
+        pytest.skip("axe-core comes from npm, which is not here")
+    assert not chromium["axe"], "\n".join(chromium["axe"])
+
+
+@pytest.mark.firefox
+def test_firefox_shows_what_chromium_shows(place, chromium):
+    browser = begun("firefox", place)
+    try:
+        assert browser.run(ALIVE) == chromium["alive"]
+        told = browser.run(TOUCH)
+    finally:
+        browser.close()
+    for name, said in chromium["told"].items():
+        assert told[name] == said, name
