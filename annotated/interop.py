@@ -588,13 +588,14 @@ class MarianTranslator(Translator):
     Args:
         model: of `from_marian`.
         how: the rules, of `_read_generation`.
-        longest: a line of more tokens is translated in pieces.
+        longest, int8: as of `Translator`.
     """
 
     def __init__(
-        self, model: Transformer, vocabulary: MarianVocabulary, how: _Generation, longest: int = 200
+        self, model: Transformer, vocabulary: MarianVocabulary, how: _Generation, longest: int = 200,
+        int8: bool = False,
     ):
-        super().__init__(model, vocabulary, longest)
+        super().__init__(model, vocabulary, longest, int8)
         self.how = how
         self.quick = _Guided(self.quick, how)
 
@@ -616,6 +617,7 @@ def load_marian(
     folder: Path | str,
     device: torch.device | str = "cpu",
     kind: type[MarianTranslator] = MarianTranslator,
+    int8: bool = False,
 ) -> MarianTranslator:
     """Load a MarianMT folder whole; `annotated.load` calls this where it meets one.
 
@@ -623,10 +625,11 @@ def load_marian(
         folder: with the model's files, source.spm, target.spm and vocab.json; or a name on
             the Hugging Face hub.
         kind: PublishedTranslator for the search of `transformers`.
+        int8: as of `Translator`.
 
     Raises:
         ValueError: the folder holds no such model, or one that is damaged or unlike ours;
-            or there is no such device.
+            there is no such device, or int8 is not possible.
     """
     _check_device(device)
     folder = _find_folder(folder)
@@ -640,7 +643,8 @@ def load_marian(
         if (ids["</s>"], ids["<pad>"]) != (c.eos, c.pad):
             given = f"{c.eos} and {c.pad}, the vocabulary {ids['</s>']} and {ids['<pad>']}"
             raise ValueError(f"for </s> and <pad> config.json of {folder} has {given}")
-    return kind(model.to(device), vocabulary, _read_generation(folder, c.vocab))
+    how = _read_generation(folder, c.vocab)
+    return kind(model.to(device), vocabulary, how, int8=int8)
 
 
 def _with_biases(model):

@@ -4,7 +4,8 @@
 
 The 1,000 sentences of Multi30k test 2016, beam 4, by the book's Tatoeba model (not trained on captions; what is
 compared is time) in three libraries with the same weights: `Translator.translate`; MarianMTModel.generate in
-batches of 32 in the file's order; CTranslate2 in float32, which sorts by length itself, 32 at a time.
+batches of 32 in the file's order; CTranslate2, which sorts by length itself, 32 at a time. Ours and CTranslate2 are
+timed in float32 and with int8.
 Length penalty 0, because each library means something else by another value; at most 100 new tokens.
 The libraries differ in what becomes of a finished hypothesis, so outputs need not all be equal: the share that is,
 and the BLEU of each, stand in the record. Subwords are encoded and decoded inside the measured time.
@@ -65,14 +66,17 @@ def main():
     for module in ours.model.modules():  # Marian's is fixed at this
         if hasattr(module, "eps"):
             module.eps = 1e-5
-    ours = type(ours)(ours.model, ours.vocabulary)
+    ours, with_int8 = (type(ours)(ours.model, ours.vocabulary, int8=int8) for int8 in (False, True))
     with tempfile.TemporaryDirectory() as folder:
         names = ctranslate2_folder(ours.model, folder, eps_norm=1e-5)
-        translator = ctranslate2.Translator(folder, compute_type="float32", intra_threads=options.threads)
+        theirs = {kind: ctranslate2.Translator(folder, compute_type=kind, intra_threads=options.threads)
+                  for kind in ("float32", "int8")}
     sides = {
         "ours": partial(ours.translate, beam=BEAM, alpha=0.0),
         "transformers": partial(of_marian, marian(ours.model), ours.vocabulary),
-        "CTranslate2": partial(of_ctranslate2, translator, names, ours.vocabulary),
+        "CTranslate2": partial(of_ctranslate2, theirs["float32"], names, ours.vocabulary),
+        "ours, int8": partial(with_int8.translate, beam=BEAM, alpha=0.0),
+        "CTranslate2, int8": partial(of_ctranslate2, theirs["int8"], names, ours.vocabulary),
     }
     packages = "transformers", "ctranslate2"
     what = {"config": ours.model.config, "model": about_model(options.model), "data": about_corpus(corpus)}

@@ -16,10 +16,11 @@ from dataclasses import fields, replace
 import pytest
 
 from annotated import cli
-from annotated.data import Corpus
-from annotated.decoding import load
+from annotated.data import Corpus, Words
+from annotated.decoding import load, save
 from annotated.files import file_lock, resumable_output, sha256_of
 from annotated.grammar import grammar_corpus
+from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.training import Recipe
 from annotated.transformer import TINY, Config
 
@@ -153,7 +154,7 @@ class Fake:
             log.write(f"{{len(lines)}}\\n")
         return [line.upper() + "\\u2028|" for line in lines]  # a line end that an output must not keep
 
-cli._load = lambda folder, device: Fake()
+cli._load = lambda folder, device, int8=False: Fake()
 status = cli.main(sys.argv[1:])
 peak = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")]
 print("peak", *peak, file=sys.stderr)
@@ -170,7 +171,7 @@ def fake(tmp_path, monkeypatch):
             return [line.upper() + "\u2028|" for line in lines]
 
     made = Fake()
-    monkeypatch.setattr(cli, "_load", lambda folder, device: made)
+    monkeypatch.setattr(cli, "_load", lambda folder, device, int8=False: made)
     (tmp_path / "fake").mkdir()
     (tmp_path / "fake" / "config.json").write_text("{}")
     return tmp_path / "fake"
@@ -225,7 +226,30 @@ def test_a_killed_translation_goes_on_where_it_was(tmp_path):
     assert not part.exists() and not note.exists()
 
 
-@pytest.mark.parametrize("change", ["beam", "input", "model", "part", "note", "nothing"])
+@pytest.mark.parametrize("wanted", [False, True])
+def test_int8_reaches_the_model_and_stands_in_the_scores(wanted, called, fake, tmp_path, monkeypatch):
+    made, asked = cli._load(fake, "cpu"), []
+    monkeypatch.setattr(cli, "_load", lambda folder, device, int8: asked.append(int8) or made)
+    (tmp_path / "text").write_text("a b c d\n")
+    flag = ["--int8"] if wanted else []
+    assert called("translate", "--model", fake, *flag, stdin=b"a\n")[0] == 0
+    files = ["--source", tmp_path / "text", "--target", tmp_path / "text", "--out", tmp_path / "scores"]
+    status, out, _ = called("evaluate", "--model", fake, *files, *flag)
+    assert status == 0 and (", int8" in out) == wanted and asked == [wanted, wanted]
+    assert json.loads((tmp_path / "scores" / "scores.json").read_text()).get("int8", False) == wanted
+
+
+@pytest.mark.parametrize("command", ["translate", "evaluate"])
+def test_int8_for_a_recurrent_model_is_refused_in_one_line(command, called, tmp_path):
+    words = Words(["a", "b"])
+    save(tmp_path / "model", RecurrentSeq2Seq(RecurrentConfig(len(words), d_model=8)), words)
+    (tmp_path / "text").write_text("a\n")
+    files = ["--source", tmp_path / "text", "--target", tmp_path / "text"] if command == "evaluate" else []
+    status, out, said = called(command, "--model", tmp_path / "model", "--device", "cpu", "--int8", *files, stdin=b"a\n")
+    assert status == 2 and not out and said.count("\n") == 1 and "int8 is for a Transformer" in said
+
+
+@pytest.mark.parametrize("change", ["beam", "int8", "input", "model", "part", "note", "nothing"])
 def test_only_the_same_job_is_gone_on_with(tmp_path, called, fake, change):
     (tmp_path / "in").write_text("a\nb\nc\n")
     arguments = ["translate", "--model", fake, "--input", tmp_path / "in", "--output", tmp_path / "out", "--window", 1]
@@ -240,12 +264,14 @@ def test_only_the_same_job_is_gone_on_with(tmp_path, called, fake, change):
             return lines
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli, "_load", lambda folder, device: Stops())
+        patch.setattr(cli, "_load", lambda folder, device, int8=False: Stops())
         assert called(*arguments)[0] == 130
     part, note = tmp_path / "out.part", tmp_path / "out.part.json"
     assert part.read_text() == "a\nb\n"
     if change == "beam":
         arguments += ["--beam", "2"]
+    elif change == "int8":
+        arguments += ["--int8"]
     elif change == "input":
         (tmp_path / "in").write_text("a\nb\nd\n")
     elif change == "model":

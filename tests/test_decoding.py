@@ -33,6 +33,7 @@ from annotated.decoding import (
     length_penalty,
     load,
     packed,
+    packed_int8,
     save,
     when_full,
 )
@@ -589,6 +590,209 @@ def test_packed_models_say_the_same(change):
 def test_what_cannot_be_packed_is_left_alone():
     model = Transformer(replace(TINY, vocab=17, d_model=14, h=7)).double()
     assert packed(model) is model
+
+
+class OtherTorch:
+    "Operators of torch of which one is missing, fails or computes something else."
+
+    def __init__(self, there, name, function=None):
+        self.there, self.name, self.function = there, name, function
+
+    def __getattr__(self, name):
+        if name != self.name:
+            return getattr(self.there, name)
+        if self.function is None:
+            raise AttributeError(name)
+        return self.function
+
+
+def fails(*arguments):
+    raise RuntimeError("not on this processor")
+
+
+@pytest.mark.parametrize("name", ["_reorder_linear_weight", "_linear_pointwise"])
+@pytest.mark.parametrize("function", [None, fails, lambda x, *rest: x])
+def test_nothing_is_packed_where_one_operator_is_missing_fails_or_is_wrong(name, function, monkeypatch):
+    model = Transformer(replace(TINY, vocab=17, d_model=14, h=7, N=1)).eval()
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this torch has no oneDNN")
+    assert packed(model) is not model
+    if name == "_reorder_linear_weight" and function not in (None, fails):
+        function = lambda weight: weight * 0  # noqa: E731
+    monkeypatch.setattr(torch.ops, "mkldnn", OtherTorch(torch.ops.mkldnn, name, function))
+    assert packed(model) is model
+
+
+@pytest.mark.parametrize("rows", [0, 4, 10**6])
+def test_few_rows_are_multiplied_plainly_and_many_packed(rows, monkeypatch):
+    if not decoding._can_pack():
+        pytest.skip("nothing can be packed here")
+    called = []
+    product, plain = decoding._packed_product, torch.nn.functional.linear
+    monkeypatch.setattr(decoding, "_plain_rows", lambda n, m: rows)
+    monkeypatch.setattr(decoding, "_packed_product", lambda *given: called.append("packed") or product(*given))
+    monkeypatch.setattr(decoding.F, "linear", lambda *given: called.append("plain") or plain(*given))
+    weight, bias = torch.randn(7, 5), torch.randn(7)
+    layer = _PackedLinear(weight, bias)
+    for x in (torch.randn(4, 1, 5), torch.randn(5, 5), torch.randn(2, 0, 5)):
+        called.clear()
+        torch.testing.assert_close(layer(x), x @ weight.T + bias)
+        assert called == ["plain" if rows and x.numel() <= 5 * rows else "packed"]
+    assert (layer.plain is None) == (rows == 0), "a matrix that is never multiplied is kept"
+
+
+@pytest.mark.parametrize("slow, most", [({}, 0), ({1: 1}, 1), ({1: 1, 4: 1}, 4), ({4: 1, 16: 1}, 0), ({1: 1, 4: 1, 16: 1, 64: 1}, 64)])
+def test_the_rows_that_stay_plain_are_found_by_the_clock(slow, most, monkeypatch):
+    "slow: of which numbers of rows the packed product is the slower one."
+    def seconds(function, x, *rest):
+        return slow.get(len(x), -1) if function is decoding._packed_product else 0
+
+    monkeypatch.setattr(decoding, "_least_seconds", seconds)
+    before = torch.get_rng_state()
+    assert decoding._plain_rows.__wrapped__(7, 5) == most
+    assert torch.equal(before, torch.get_rng_state()), "timing draws random numbers"
+
+
+QUICK = pytest.mark.parametrize("quick", [packed, packed_int8], ids=lambda f: f.__name__)
+
+
+def ordinary(monkeypatch):
+    "Torch's own attention as other versions have it: a row that may look at nothing gets a mean."
+    def attend(Q, K, V, mask=None):
+        scores = Q @ K.transpose(-2, -1) / Q.shape[-1] ** 0.5
+        return (scores if mask is None else scores.masked_fill(~mask, -1e9)).softmax(-1) @ V
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
+
+
+@pytest.mark.parametrize("other", [False, True])
+@QUICK
+def test_a_row_that_may_look_at_nothing_stays_0_in_a_copy_for_searching(quick, other, monkeypatch):
+    if other:
+        ordinary(monkeypatch)
+    torch.manual_seed(0)
+    model = Transformer(replace(TINY, vocab=17, d_model=16, h=4, N=2)).eval()
+    copy = quick(model)
+    attention = copy.decoder.layers[0].cross_attention.attention
+    Q, K, V = torch.randn(3, 2, 4, 5, 4)
+    mask = torch.ones(2, 1, 5, 5, dtype=torch.bool)
+    mask[1, :, 2:] = False
+    found = attention(Q, K, V, mask)
+    assert (found[1, :, 2:] == 0).all() and (found[0] != 0).all()
+    source = torch.tensor([[5, 6, 2], [0, 0, 0]])  # a sentence of padding alone
+    with torch.inference_mode():
+        near = (model(source, source) - copy(source, source)).abs().max()
+    assert near < (1e-4 if quick is packed else 0.3)
+
+
+# ---- products of 8-bit numbers
+
+
+needs_int8 = pytest.mark.skipif(not decoding._int8_bits(), reason="torch has no products of 8-bit numbers here")
+
+
+@needs_int8
+@pytest.mark.parametrize("shape", [(3, 11), (2, 5, 11), (4, 0, 11), (1, 1, 11)])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_a_product_of_8_bit_numbers_is_near_the_plain_one(shape, has_bias):
+    torch.manual_seed(0)
+    weight, bias, x = torch.randn(7, 11), torch.randn(7) if has_bias else None, torch.randn(shape)
+    weight[2] = 0  # a row without a scale
+    weight[3] *= 1000  # which must not spoil the others
+    found = decoding._Int8Linear(weight, bias)(x)
+    wanted = torch.nn.functional.linear(x, weight, bias)
+    assert found.shape == wanted.shape and found.dtype == torch.float32
+    size = weight.norm(dim=1) * 0.03 + 1e-6  # (7,)
+    assert ((found - wanted).abs() <= size * x.abs().amax()).all() if x.numel() else True
+
+
+DEEP = [{}, {"norm": "pre", "bias": True}, {"N_decoder": 1}, {"source_vocab": 17, "activation": "gelu"}, {"positions": "learned"}, {"output_bias": True}]
+
+
+@needs_int8
+@pytest.mark.parametrize("change", DEEP)
+def test_every_product_of_an_int8_copy_is_of_8_bit_numbers_and_the_model_is_left_alone(change):
+    torch.manual_seed(3)
+    model = Transformer(replace(TINY, vocab=31, d_model=32, h=4, d_ff=64, N=2, **change)).eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    copy, source = packed_int8(model), torch.randint(4, 17, (5, 7))
+    kinds = {type(part) for part in copy.modules()}
+    assert decoding._Int8Linear in kinds and not {torch.nn.Linear, _PackedLinear} & kinds
+    assert isinstance(copy.target_embedding.logits, decoding._Int8Linear)
+    assert (copy.source_embedding is copy.target_embedding) == ("source_vocab" not in change)
+    with torch.inference_mode():
+        logits, expected = copy(source, source), model(source, source)
+    assert 0 < (logits - expected).abs().max() < 0.1 * expected.abs().max()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert len(greedy(copy, source, max_len=5)) == len(beam_search(copy, source, max_len=5)) == 5
+    assert beam_search(copy, source, beam=1, max_len=9) == greedy(copy, source, max_len=9)
+
+
+@needs_int8
+def test_a_trained_model_says_about_the_same_with_8_bit_numbers():
+    root = Path(__file__).parents[1] / "results" / "grammar-tiny"
+    lines = ["The dog sees the cat.", "", "The old woman sees the cat because she sleeps."]
+    plain, quick = load(root), load(root, int8=True)
+    assert quick.translate(lines) == plain.translate(lines) and quick.translate(lines, beam=1) == plain.translate(lines, beam=1)
+    scores = [[score for score, _ in found.n_best(lines[:1], 4)[0]] for found in (plain, quick)]
+    assert scores[0] != scores[1], "not a product was of 8-bit numbers"
+
+
+def test_int8_is_refused_in_one_line_where_it_cannot_be(monkeypatch):
+    small = replace(TINY, vocab=17, d_model=14, h=7, N=1)
+    recurrent = RecurrentSeq2Seq(RecurrentConfig(17, d_model=10))
+    for model, why in ((recurrent, "recurrent layers"), (Transformer(small).double(), "float32 on a CPU"), (Transformer(small).to("meta"), "float32 on a CPU")):
+        with pytest.raises(ValueError, match=f"int8 .*{why}") as caught:
+            Translator(model, Words([]), int8=True)
+        assert "\n" not in str(caught.value)
+    if decoding._int8_bits():
+        model = Transformer(small)
+        model.decoder.layers[0].self_attention.W_Q.weight.data[0, 0] = math.nan
+        with pytest.raises(FloatingPointError, match="not finite"):
+            packed_int8(model)
+
+
+def other_quantized(name, function, monkeypatch):
+    monkeypatch.setattr(torch.ops, "quantized", OtherTorch(torch.ops.quantized, name, function))
+
+
+@pytest.mark.parametrize("lacks", ["linear_prepack", "linear_dynamic", "quantize_per_channel", "engine", "sums"])
+def test_int8_is_refused_where_torch_lacks_an_operator_or_computes_wrongly(lacks, monkeypatch):
+    if lacks == "quantize_per_channel":
+        monkeypatch.delattr(torch, lacks)
+    elif lacks == "sums":
+        other_quantized("linear_dynamic", lambda x, weight, short: torch.full((3, 8), 33.0), monkeypatch)
+    elif lacks == "engine":
+        other_quantized("linear_prepack", fails, monkeypatch)
+    else:
+        other_quantized(lacks, None, monkeypatch)
+    monkeypatch.setattr(decoding, "_int8_bits", decoding._int8_bits.__wrapped__)
+    with pytest.raises(ValueError, match=r"int8 cannot be used: torch .* for this processor"):
+        packed_int8(Transformer(replace(TINY, vocab=17, d_model=14, h=7, N=1)))
+
+
+def test_inputs_have_7_bits_where_sums_of_8_overflow(monkeypatch):
+    def saturates(x, weight, short=False):
+        calls.append(short)
+        return torch.full((*x.shape[:-1], 8), 65.0 if short else 33.0)
+
+    calls = []
+    other_quantized("linear_dynamic", saturates, monkeypatch)
+    other_quantized("linear_prepack", lambda weight, bias: None, monkeypatch)
+    monkeypatch.setattr(torch, "quantize_per_channel", lambda *given: None)
+    monkeypatch.setattr(decoding, "_int8_bits", decoding._int8_bits.__wrapped__)
+    assert decoding._int8_bits() == 7
+    decoding._Int8Linear(torch.ones(8, 4))(torch.ones(2, 4))
+    assert calls[-1] is True
+
+
+@needs_int8
+def test_a_search_of_8_bit_numbers_that_overflows_ends_as_any_other():
+    model = Transformer(replace(TINY, vocab=17, d_model=16, h=4, N=1)).eval()
+    with torch.no_grad():
+        model.target_embedding.weight.fill_(3e38)
+    with pytest.raises(FloatingPointError, match="logits are not finite"):
+        greedy(packed_int8(model), torch.tensor([[5, 2]]))
 
 
 def test_a_width_that_an_older_folder_has_worked_out_follows_again():
