@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
 
+import warm  # noqa: E402
 from kernel import REPRODUCIBLE, profile  # noqa: E402
 
 for name, value in REPRODUCIBLE.items():
@@ -23,13 +24,32 @@ if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_I
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 FOLDER = tempfile.TemporaryDirectory()
 os.environ.update(profile(FOLDER.name))
+warm.kernels()
 
 # With ANNOTATED_NO_SKIP=1 (.ci/run) a test may skip only for want of these.
 MAY_SKIP = ("needs_data", "gpu", "firefox")
 
 
+# What runs longest, the longest first; the notebooks come next, and the other files fill the gaps at the end.
+LONG = ("test_page.py", "test_in_page.py", "test_cli.py")
+
+
+def weight(item) -> int:
+    """The place of an item's file in the run, from 0."""
+    if item.path.suffix == ".ipynb":
+        return len(LONG)
+    return LONG.index(item.path.name) if item.path.name in LONG else len(LONG) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config):
+    """Keep the files in this order: pytest-xdist would begin with those of many tests, not of long ones."""
+    config.option.loadscopereorder = False
+
+
 def pytest_collection_modifyitems(items):
-    """Skip what needs a CUDA device where there is none."""
+    """Long files first; skip what needs a CUDA device where there is none."""
+    items.sort(key=weight)
     for item in items:
         if item.get_closest_marker("gpu") and not has_cuda():
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from explore import alive, browser, node, with_browser, with_node  # noqa: F401
 from tangle import ROOT
+from test_comparison import repeated
 from torch import nn
 
 from annotated.attention import scaled_dot_product_attention
@@ -65,14 +66,6 @@ def stacks(k, r):
     "Name -> stack of the layer, as the chapter's experiment builds it."
     def convolutions(growth):
         return lambda depth: nn.Sequential(*(Convolution(4, k, growth**i) for i in range(depth))).double()
-
-    def repeated(f):
-        def apply(x, depth):
-            for _ in range(depth):
-                x = f(x)
-            return x
-
-        return lambda depth: partial(apply, depth=depth)
 
     return {
         "self-attention": repeated(lambda x: scaled_dot_product_attention(x, x, x)),

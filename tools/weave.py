@@ -28,6 +28,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import nbformat
+import warm
 import yaml
 from chapters import ROOT, Chapter, Refused, as_cell, chosen, contents, digest_of, edited, front_matter, read, woven
 from kernel import WEAVING, profile
@@ -237,6 +238,7 @@ def run(chapter: Chapter, root: Path) -> list[list]:
     """The outputs of the chapter's code cells, one list a cell."""
     notebook = nbformat.v4.new_notebook(cells=[as_cell(c) for c in chapter.cells])
     notebook.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    warm.kernels()
     with tempfile.TemporaryDirectory() as folder:
         path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
         # Given to the kernel alone: whoever weaves in a process of his own keeps the path that he had.
