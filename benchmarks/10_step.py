@@ -4,26 +4,35 @@
 
 Ours, torch.nn.Transformer and x-transformers' XTransformer with the base model's sizes (vocabulary 8,192) get the
 same weights, the same loss and the same optimizer; one update sees 32 sentences of 30 tokens on each side.
-Before anything is timed, the three must give the same logits and the same loss.
+"ours" is the command line's update on a CPU (appendix N) with everything that a calibration chooses here; "ours, plain"
+is chapter 10's. Before anything is timed, all must give the same logits.
 Timed are two settings: without dropout, where all three compute exactly the same; and with P_drop 0.1 as each
 implementation understands it (the other two drop attention weights and units of the feed-forward network, too).
-With it stands the share of this machine's own matrix product rate that each update reaches.
+With it stands the share of this machine's own matrix product rate that each update reaches: the better of the rates of
+torch's default library and of oneDNN. A profile of some updates of ours says where the rest of the time goes.
 Writes run.json and scores.json.
 """
 
 import argparse
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from peers import TorchTransformer, X, keep_memory, matrix_rate, summary, take_turns
 
-from annotated.gpu import training_flops
+from annotated.cpu import CPUObjective, LinearMaps, _onednn, _sizes, calibrate
+from annotated.gpu import FastUpdate, TrainStep, training_flops
 from annotated.optimization import label_smoothed_loss, optimizer
 from annotated.records import Record
 from annotated.transformer import BASE, Transformer
 
 B, S, T = 32, 30, 30
+PARTS = {  # of a profile: the beginning of an operation's name -> what it is counted as
+    "products": ("aten::mm", "aten::addmm", "aten::bmm", "mkldnn::"), "attention": ("aten::_scaled_dot_product",),
+    "dropout": ("aten::bernoulli", "aten::native_dropout"), "norms": ("aten::native_layer_norm",),
+    "Adam": ("aten::_fused_adam",),
+}
 
 
 def update(model, adam, source, target):
@@ -34,7 +43,30 @@ def update(model, adam, source, target):
 
 def build(config):
     ours = Transformer(config)
-    return {"ours": ours, "torch.nn.Transformer": TorchTransformer(ours), "XTransformer": X(ours)}
+    peers = {"torch.nn.Transformer": TorchTransformer(ours), "XTransformer": X(ours)}
+    return {"ours": deepcopy(ours), "ours, plain": ours, **peers}
+
+
+def updates(models, adams, chosen, batch):
+    """What each side does in a round; our fast model is changed in place."""
+    found = {}
+    for side, model in models.items():
+        found[side] = lambda model=model, adam=adams[side]: update(model, adam, *batch)
+    fast = FastUpdate(TrainStep(CPUObjective(models["ours"], LinearMaps(chosen))))
+    found["ours"] = lambda: fast(models["ours"], adams["ours"], [batch])
+    return found
+
+
+def breakdown(function, times=3):
+    """The share of its time that a function spends in each of PARTS, and in all else."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        for _ in range(times):
+            function()
+    taken = dict.fromkeys((*PARTS, "the rest"), 0.0)
+    for event in profile.key_averages():
+        part = next((name for name, begins in PARTS.items() if event.key.startswith(begins)), "the rest")
+        taken[part] += event.self_cpu_time_total
+    return {name: round(spent / sum(taken.values()), 3) for name, spent in taken.items()}
 
 
 @torch.no_grad()
@@ -69,13 +101,20 @@ def main():
             adams = {side: optimizer(model) for side, model in models.items()}
             for adam in adams.values():
                 adam.param_groups[0]["lr"] = 1e-5
-            runs = {side: lambda m=model, a=adams[side]: update(m, a, source, target) for side, model in models.items()}
+            chosen = calibrate(_sizes(models["ours"]), B * T)
+            runs = updates(models, adams, chosen, (source, target))
             rows = summary(take_turns(runs, options.rounds, name))
             c = config
-            rate = matrix_rate([(B * T, c.d_model, c.d_model), (B * T, c.d_model, c.d_ff), (B * T, c.d_ff, c.d_model)])
+            shapes = [(B * T, c.d_model, c.d_model), (B * T, c.d_model, c.d_ff), (B * T, c.d_ff, c.d_model)]
+            rates = {"torch": matrix_rate(shapes)}
+            if multiply := _onednn():
+                rates["oneDNN"] = matrix_rate(shapes, multiply=multiply)
+            rate = max(rates.values())
             for row in rows.values():
                 row["share of the matrix rate"] = round(B * training_flops(config, S, T) / row["median"] / rate, 3)
             facts = {"largest difference of a logit": difference, "matrix rate, GFLOP/s": round(rate / 1e9, 1)}
+            facts["matrix rates, GFLOP/s"] = {library: round(each / 1e9, 1) for library, each in rates.items()}
+            facts |= {"chosen for oneDNN": chosen, "where the time of ours goes": breakdown(runs["ours"])}
             scores[name] = facts | rows
             for side, row in rows.items():
                 print(f"{name}: {side:22}", *(f"{key} {value}" for key, value in row.items()), sep="  ")
