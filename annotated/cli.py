@@ -36,7 +36,7 @@ from annotated.files import (
     write_text,
 )
 from annotated.records import Record, check_same, read_run
-from annotated.training import Recipe, TrainingBackend, average, list_checkpoints, train
+from annotated.training import Recipe, Run, TrainingBackend, average, list_checkpoints, train
 from annotated.transformer import BASE, BIG, TINY, Config, Transformer
 
 __all__ = ["PRESETS", "main"]
@@ -606,12 +606,28 @@ def _settings(options):
     return replace(PRESETS[options.preset], **of(Config)), Recipe(**of(Recipe))
 
 
+def _start_for(device, config, recipe):
+    """What makes the run of a training in one process; see `train`."""
+    if device != "cpu" or config.output_bias:  # for which the faster one has no place
+        return Run
+    from annotated.cpu import CPURun
+
+    rows = min(recipe.source_tokens, recipe.target_tokens)
+    return partial(CPURun, rows=rows, say=_tell)
+
+
+def _tell(line):
+    """Write a line to standard error, as it is now."""
+    print(line, file=sys.stderr)
+
+
 def _backend_for(options):
     """A context that gives the `TrainingBackend` the options ask for."""
+    config, recipe = _settings(options)
     asked = options.fast or options.compile or options.precision
     if not asked and "LOCAL_RANK" not in os.environ:  # torchrun sets it
-        return nullcontext(TrainingBackend(options.device))
-    config, recipe = _settings(options)
+        start = Run if options.plain else _start_for(options.device, config, recipe)
+        return nullcontext(TrainingBackend(options.device, start=start))
     processes = int(os.environ.get("WORLD_SIZE", 1))
     if config.output_bias:
         raise ValueError("output_bias cannot be trained with --fast or by several processes")
@@ -955,9 +971,13 @@ def _add_speed(parser):
     """Options that say where to train, and how fast."""
     _add_machine(parser)
     add = parser.add_argument
-    add("--fast", action="store_true",
-        help="train as chapter 14 does: "
-        "fused attention, a loss in pieces, batches made ahead")
+    either = parser.add_mutually_exclusive_group().add_argument
+    either("--fast", action="store_true",
+           help="train as chapter 14 does: "
+           "fused attention, a loss in pieces, batches made ahead")
+    either("--plain", action="store_true",
+           help="train exactly as chapter 10 does; default on a CPU: "
+           "the same update, made faster (appendix N)")
     add("--precision", choices=("float32", "tf32", "bfloat16"),
         help="of matrix products; implies --fast, whose default is bfloat16 on a GPU")
     add("--compile", action="store_true", help="compile the layers; implies --fast")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -219,120 +220,11 @@ _COLOURS = (
     "#440154 #482878 #3e4989 #31688e #26828e #1f9e89 #35b779 #6ece58 #b5de2b #fde725".split()
 )
 
-_STYLE = """
-.attention-viewer { --q: #1d6ba6; --k: #9a5a08; font: 15px/1.45 system-ui, sans-serif; max-width: 43rem; }
-:is(html[data-theme=dark], html[theme=dark], [data-jp-theme-light=false], .vscode-dark) .attention-viewer
-  { --q: #6fb1e6; --k: #e6a44a; }
-.attention-viewer :is(.choices, .words, ul) { display: flex; flex-wrap: wrap; gap: .3em .7em; margin: .5em 0; }
-.attention-viewer :is(label, legend, li, p, span) { color: inherit; font: inherit; margin: 0; }
-.attention-viewer .choices span { min-width: 0; max-width: 100%; }
-.attention-viewer select { font: inherit; max-width: 100%; min-height: 1.9em; color: inherit; background: transparent;
-  border: 1px solid currentColor; border-radius: 4px; }
-.attention-viewer option { color: #22211f; background: #fff; }
-.attention-viewer fieldset { border: 0; padding: 0; margin: 0; min-width: 0; }
-.attention-viewer legend { font-size: 1em; padding: 0; margin: 0; float: none; width: auto; }
-.attention-viewer .words input { position: absolute; opacity: 0; width: 1px; height: 1px; margin: 0; }
-.attention-viewer .words { position: relative; gap: .25em .3em; }
-.attention-viewer .words span { display: inline-block; padding: .1em .45em; border: 1px solid var(--q);
-  border-radius: 4px; cursor: pointer; }
-.attention-viewer .words input:checked + span { box-shadow: inset 0 -.28em var(--q); }
-.attention-viewer .words input:focus-visible + span { outline: 3px solid var(--q); outline-offset: 2px; }
-.attention-viewer ul { list-style: none; padding: 0; gap: .25em .3em; }
-.attention-viewer li { margin: 0; padding: .1em .35em; min-width: 2.9em; text-align: center; line-height: 1.3; }
-.attention-viewer li i { display: block; height: .5em; background: var(--k); margin: auto; border-radius: 2px; }
-.attention-viewer svg { display: block; max-width: 100%; height: auto; font: 12px system-ui, sans-serif; }
-.attention-viewer svg text { fill: currentColor; }
-.attention-viewer svg .row { fill: transparent; cursor: pointer; }
-.attention-viewer svg .on { stroke: var(--q); stroke-width: 2.5; }
-.attention-viewer .scale i { display: inline-block; width: 8em; height: .7em; margin: 0 .4em; }
-.attention-viewer .said { min-height: 3em; margin: .5em 0; }
-.attention-viewer [hidden] { display: none; }
-"""
 
-_SCRIPT = """
-for (const box of document.querySelectorAll(".attention-viewer:not([data-ready])")) {
-  box.dataset.ready = "";
-  const data = JSON.parse(box.dataset.maps), at = {...data.start};
-  const id = "attention-" + Math.random().toString(36).slice(2);
-  const make = (tag, text, more = {}) => Object.assign(document.createElement(tag), {textContent: text ?? ""}, more);
-  const part = name => box.querySelector("." + name), choices = part("choices"), words = part("words");
-  const arrow = names => names.map(name => "\\u2192 " + name);
-  const names = () => {
-    const s = data.maps[at.sentence], encoder = at.kind === "encoder";
-    return [encoder ? s.source : arrow(s.written), at.kind === "decoder" ? s.target : s.source];
-  };
-  const matrix = () => {
-    const heads = data.maps[at.sentence].weights[at.kind][at.layer];
-    if (at.head < heads.length) return heads[at.head];
-    return heads[0].map((row, t) => row.map((_, s) => heads.reduce((sum, w) => sum + w[t][s], 0) / heads.length));
-  };
-  const choose = (name, label, options) => {
-    const field = make("select", "", {name, id: id + name});
-    options.forEach(([value, text]) => field.append(make("option", text, {value, selected: value === at[name]})));
-    field.onchange = () => { at[name] = name === "kind" ? field.value : +field.value; draw(); };
-    const row = make("span");
-    row.append(make("label", label, {htmlFor: field.id}), " ", field);
-    choices.append(row);
-  };
-  const show = row => {
-    at.row = row;
-    const [queries, keys] = names(), weights = matrix()[row];
-    part("keys").replaceChildren(...weights.map((w, s) => {
-      const item = make("li", keys[s]), bar = make("i");
-      bar.style.width = w + "%";
-      item.append(bar, make("span", Math.round(w) + " %"));
-      return item;
-    }));
-    const best = weights.map((w, s) => [w, s]).sort((a, b) => b[0] - a[0]).slice(0, 3).filter(([w]) => w > 0);
-    part("said").textContent = queries[row] + " looks at " + best.map(([w, s]) =>
-      keys[s] + " (" + Math.round(w) + " %)").join(", ") + ".";
-    box.querySelectorAll("svg .row").forEach((r, t) => r.classList.toggle("on", t === row));
-    words.querySelectorAll("input")[row].checked = true;
-  };
-  const draw = () => {
-    const [queries, keys] = names(), weights = matrix(), fields = Object.keys(data.kinds);
-    at.row = Math.min(at.row, queries.length - 1);
-    words.replaceChildren(...queries.map((word, row) => {
-      const label = make("label"), input = make("input", "", {type: "radio", name: id, onchange: () => show(row)});
-      label.onpointerenter = event => { if (event.pointerType === "mouse") show(row); };
-      label.append(input, make("span", word));
-      return label;
-    }));
-    const svg = part("map"), NS = svg.namespaceURI, cell = 19;
-    const left = 8 + 7 * Math.max(...[...queries, ...keys].map(w => [...w].length));
-    const add = (tag, more, text = "") => {
-      const e = document.createElementNS(NS, tag);
-      Object.entries(more).forEach(([k, v]) => e.setAttribute(k, v));
-      e.textContent = text;
-      svg.append(e);
-      return e;
-    };
-    svg.replaceChildren();
-    svg.setAttribute("viewBox", `0 0 ${left + cell * keys.length + 2} ${left + cell * queries.length + 2}`);
-    svg.setAttribute("width", left + cell * keys.length + 2);
-    const shape = `${queries.length} queries by ${keys.length} keys`;
-    svg.setAttribute("aria-label", `Attention map: ${data.kinds[at.kind]}, ${shape}`);
-    const end = `translate(${left} ${left}) scale(${cell})`, paths = data.colours.map(() => "");
-    weights.forEach((row, t) => row.forEach((w, s) => {
-      paths[Math.min(9, Math.floor(w / 10))] += `M${s} ${t}h.94v.94h-.94z`;
-    }));
-    paths.forEach((d, i) => d && add("path", {d, fill: data.colours[i], transform: end}));
-    queries.forEach((word, t) => add("text", {x: left - 5, y: left + cell * (t + .7), "text-anchor": "end"}, word));
-    const over = s => `translate(${left + cell * (s + .7)} ${left - 5}) rotate(-90)`;
-    keys.forEach((word, s) => add("text", {transform: over(s)}, word));
-    queries.forEach((_, t) => add("rect", {class: "row", x: left - 1, y: left + cell * t - 1,
-      width: cell * keys.length + 1, height: cell + 1}).onpointerenter = () => show(t));
-    show(at.row);
-  };
-  choose("sentence", "Sentence", data.maps.map((s, i) => [i, s.title]));
-  choose("kind", "Attention", Object.entries(data.kinds));
-  const {encoder} = data.maps[0].weights, count = n => [...Array(n).keys()].map(i => [i, i + 1]);
-  choose("layer", "Layer", count(encoder.length));
-  choose("head", "Head", [...count(encoder[0].length), [encoder[0].length, "mean"]]);
-  box.querySelectorAll("[hidden]").forEach(e => { e.hidden = false; });
-  draw();
-}
-"""
+def _beside(name):
+    """The text of a file of the package, `viewer.js` or `viewer.css`."""
+    return (resources.files("annotated") / name).read_text(encoding="utf-8")
+
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -423,7 +315,7 @@ class _Viewer:
         data = html.escape(data, quote=False).replace("'", "&#39;")
         scale = ", ".join(_COLOURS)
         return f"""<div class="attention-viewer alone" data-maps='{data}'>
-<style>{_STYLE}</style>
+<style>{_beside("viewer.css")}</style>
 <div class="choices" hidden></div>
 <fieldset hidden><legend>Look from</legend><div class="words"></div></fieldset>
 <p class="said" role="status" hidden></p>
@@ -432,7 +324,7 @@ class _Viewer:
 <p class="scale" aria-hidden="true">0<i
   style="background:linear-gradient(90deg, {scale})"></i>1</p>
 <noscript><p>Scripts are off: this is {where}.</p></noscript>
-<script>(() => {{{_SCRIPT}}})();</script></div>"""
+<script>{_beside("viewer.js")}</script></div>"""
 
     def save(self, path):
         """Write a page that holds the viewer and needs nothing else."""

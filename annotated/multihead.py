@@ -28,7 +28,33 @@ def _head_widths(d_model, h, d_k=None, d_v=None):
     return d_k or d_model // h, d_v or d_model // h
 
 
-class MultiHeadAttention(nn.Module):
+def _check_inputs(x, memory, d_model):
+    """Refuse inputs that are not (B, T, d_model) and (B, S, d_model): ValueError."""
+    for name, given in (("x", x), ("memory", memory)):
+        shape = tuple(given.shape)
+        if len(shape) != 3 or shape[0] != len(x) or shape[2] != d_model:
+            wanted = f"({len(x)} sentences, positions, {d_model})"
+            raise ValueError(f"{name} must be {wanted}, not of shape {shape}")
+
+
+class _CachedAttention(nn.Module):
+    """Attention one step at a time."""
+
+    keys_values: Callable[[Tensor], tuple[Tensor, Tensor]]
+    attend: Callable[..., Tensor]
+
+    def step(self, x: Tensor, cache: Any, mask: Tensor | None = None) -> Tensor:
+        """Let new positions, x (B, n, d_model), attend to those of the cache and themselves.
+
+        Args:
+            cache: a `KVCache` (chapter 7), to which their keys and values are added.
+            mask: as in `forward`; by default the cache's own.
+        """
+        K, V = cache.update(*self.keys_values(x))
+        return self.attend(x, K, V, cache.mask if mask is None else mask)
+
+
+class MultiHeadAttention(_CachedAttention):
     """Attend h times in parallel, each time through projections of its own (section 3.2.2).
 
     Args:
@@ -68,7 +94,7 @@ class MultiHeadAttention(nn.Module):
         Returns:
             (B, T, d_model); a position that may look at nothing gets the bias of W_O, or 0.
         """
-        self._check(x, memory)
+        _check_inputs(x, memory, self.d_model)
         return self.attend(x, *self.keys_values(memory), mask)
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,26 +109,9 @@ class MultiHeadAttention(nn.Module):
         heads = self.attention(Q, K, V, mask)  # (B, h, T, d_v)
         return self.W_O(heads.transpose(1, 2).flatten(2))  # (B, T, d_model)
 
-    def step(self, x: Tensor, cache: Any, mask: Tensor | None = None) -> Tensor:
-        """Let new positions, x (B, n, d_model), attend to those of the cache and themselves.
-
-        Args:
-            cache: a `KVCache` (chapter 7), to which their keys and values are added.
-            mask: as in `forward`; by default the cache's own.
-        """
-        K, V = cache.update(*self.keys_values(x))
-        return self.attend(x, K, V, cache.mask if mask is None else mask)
-
     def split(self, x: Tensor) -> Tensor:
         """View the last axis as h heads: (B, T, h * d) to (B, h, T, d)."""
         return x.unflatten(-1, (self.h, -1)).transpose(1, 2)  # (B, h, T, d)
-
-    def _check(self, x, memory):
-        for name, given in (("x", x), ("memory", memory)):
-            shape = tuple(given.shape)
-            if len(shape) != 3 or shape[0] != len(x) or shape[2] != self.d_model:
-                wanted = f"({len(x)} sentences, positions, {self.d_model})"
-                raise ValueError(f"{name} must be {wanted}, not of shape {shape}")
 
 
 class AttentionDropout(nn.Module):

@@ -415,6 +415,9 @@ def _not_finite(what, folder, step, place):
     )
 
 
+_PLACE = "step", "epoch", "position", "notes"  # of a run, in its checkpoints
+
+
 @dataclass
 class Run:
     """A training under way: the model, its optimizer, and how far it has come."""
@@ -426,6 +429,7 @@ class Run:
     epoch: int = 0
     position: int = 0
     update: Callable = field(default_factory=lambda: update)  # chapter 14 has a faster one
+    notes: dict[str, Any] = field(default_factory=dict)  # what else a checkpoint remembers
     patience: float = math.inf  # seconds that a GPU may still take once a stop is asked for
 
     def seed(self, recipe: Recipe) -> int:
@@ -443,15 +447,15 @@ class Run:
         if not all(p.isfinite().all() for p in self.model.parameters()):
             place = self.epoch, self.position
             raise _not_finite("a weight is not finite", self.folder, self.step, place)
-        progress = {"step": self.step, "epoch": self.epoch, "position": self.position}
+        progress = {name: getattr(self, name) for name in _PLACE}
         save_checkpoint(self.folder, self.model, self.adam, progress, keep, every)
 
     def resume(self, keep: int, every: int = 1) -> "Run":
         """Go on from the newest checkpoint, if any; prune, in case a kill left that undone."""
         if self.folder is not None:
             progress = _load_newest(self.folder, self.model, self.adam) or {}
-            for name in ("step", "epoch", "position"):
-                setattr(self, name, progress.get(name, 0))
+            for name in _PLACE:
+                setattr(self, name, progress.get(name, getattr(self, name)))
             _prune(self.folder, keep, every)
         return self
 
@@ -464,9 +468,8 @@ class Run:
         """
         taken = [next(coming) for _ in range(recipe.accumulate)]
         batches = [(source, target) for source, target, _ in taken]
-        place = taken[-1][2]
+        place = self.epoch, self.position = taken[-1][2]
         self.step += 1
-        self.epoch, self.position = place
         config: Any = self.model.config
         rate = learning_rate(self.step, config.d_model, recipe.warmup, recipe.rate)
         for group in self.adam.param_groups:

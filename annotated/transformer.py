@@ -29,11 +29,11 @@ __all__ = [
     "EncoderLayer",
     "Encoder",
     "DecoderLayer",
-    "KVCache",
-    "State",
     "Decoder",
     "Transformer",
     "initialise",
+    "KVCache",
+    "State",
     "OutputBias",
 ]
 
@@ -208,7 +208,78 @@ class Encoder(nn.Module):
         return self.norm(x)  # (B, S, d_model)
 
 
-class DecoderLayer(nn.Module):
+class _CachedLayer(nn.Module):
+    """A decoder layer's steps, one position at a time."""
+
+    self_attention: MultiHeadAttention
+    cross_attention: MultiHeadAttention
+    feed_forward: FeedForward
+    add_norm: nn.ModuleList
+
+    def start(self, memory: Tensor) -> tuple["KVCache", "KVCache"]:
+        """An empty cache for the target's keys and values, and a full one for the memory's."""
+        none = self.self_attention.keys_values(memory[:, :0])
+        K, V = self.cross_attention.keys_values(memory)
+        # Each step reads them in this order, and would else copy them into it each time.
+        return KVCache(*none), KVCache(K.contiguous(), V.contiguous())
+
+    def step(
+        self, x: Tensor, cache: "KVCache", memory: "KVCache", mask: Tensor | None = None
+    ) -> Tensor:
+        """Map one position, x (R, 1, d_model); its keys and values go into the cache."""
+        x = self.add_norm[0](x, lambda x: self.self_attention.step(x, cache))
+        x = self.add_norm[1](x, lambda x: self._look_across(x, memory, mask))
+        return self.add_norm[2](x, self.feed_forward)  # (R, 1, d_model)
+
+    def _look_across(self, x, memory, mask):
+        # The R / B hypotheses of a sentence are so many queries to its one memory.
+        queries = x.reshape(memory.K.shape[0], -1, x.shape[-1])  # (B, R / B, d_model)
+        return self.cross_attention.attend(queries, memory.K, memory.V, mask).reshape(x.shape)
+
+
+class _CachedDecoder(nn.Module):
+    """The steps of a stack of such layers."""
+
+    layers: nn.ModuleList
+    norm: nn.Module
+
+    def start(self, memory: Tensor, mask: Tensor) -> "State":
+        """What cached decoding remembers before the first position."""
+        caches, memories = zip(*(layer.start(memory) for layer in self.layers))
+        return State(list(caches), list(memories), mask)
+
+    def step(self, x: Tensor, state: "State") -> tuple[Tensor, "State"]:
+        """Map one position, x (R, 1, d_model); the state given is left as it was."""
+        caches = [cache.copy() for cache in state.caches]
+        for layer, cache, memory in zip(self.layers, caches, state.memory, strict=True):
+            x = layer.step(x, cache, memory, state.mask)  # (R, 1, d_model)
+        return self.norm(x), State(caches, state.memory, state.mask)
+
+
+class _CachedTransformer(nn.Module):
+    """The steps of the model."""
+
+    config: Config
+    target_embedding: Embedding
+    decoder: _CachedDecoder
+    encode: Callable[[Tensor], Tensor]
+    embed: Callable[..., Tensor]
+    logits: Callable[[Tensor], Tensor]
+
+    def start(self, source: Tensor) -> "State":
+        """The state of cached decoding before the first step, a hypothesis a sentence."""
+        return self.decoder.start(self.encode(source), padding_mask(source, self.config.pad))
+
+    def step(self, ids: Tensor, state: "State") -> tuple[Tensor, "State"]:
+        """Logits (R, vocab) of what follows ids, (R,), and a new state; the old is kept."""
+        _check_state(state, ids, self.config)
+        positions = state.caches[0].next_positions()  # (1,)
+        x = self.embed(self.target_embedding, ids[:, None], positions)  # (R, 1, d_model)
+        x, state = self.decoder.step(x, state)
+        return self.logits(x)[:, 0], state
+
+
+class DecoderLayer(_CachedLayer):
     """Masked self-attention, cross-attention, feed-forward (section 3.1, Figure 1 right).
 
     Args:
@@ -232,25 +303,104 @@ class DecoderLayer(nn.Module):
         x = self.add_norm[1](x, lambda x: self.cross_attention(x, memory, mask))
         return self.add_norm[2](x, self.feed_forward)  # (B, T, d_model)
 
-    def start(self, memory: Tensor) -> tuple["KVCache", "KVCache"]:
-        """An empty cache for the target's keys and values, and a full one for the memory's."""
-        none = self.self_attention.keys_values(memory[:, :0])
-        K, V = self.cross_attention.keys_values(memory)
-        # Each step reads them in this order, and would else copy them into it each time.
-        return KVCache(*none), KVCache(K.contiguous(), V.contiguous())
 
-    def step(
-        self, x: Tensor, cache: "KVCache", memory: "KVCache", mask: Tensor | None = None
+class Decoder(_CachedDecoder):
+    """N layers, each reading the same memory, the last encoder layer's output (section 3.1).
+
+    Args:
+        config: the sizes and choices.
+        attention: as in `Transformer`.
+    """
+
+    def __init__(self, config: Config, attention: Callable = scaled_dot_product_attention):
+        super().__init__()
+        layers = range(config.decoder_layers)
+        self.layers = nn.ModuleList(DecoderLayer(config, attention) for _ in layers)
+        self.norm = nn.Identity()
+        if config.last_norm:
+            self.norm = LayerNorm(config.d_model, config.eps_norm)
+
+    def forward(
+        self, x: Tensor, memory: Tensor, causal: Tensor, mask: Tensor | None = None
     ) -> Tensor:
-        """Map one position, x (R, 1, d_model); its keys and values go into the cache."""
-        x = self.add_norm[0](x, lambda x: self.self_attention.step(x, cache))
-        x = self.add_norm[1](x, lambda x: self._look_across(x, memory, mask))
-        return self.add_norm[2](x, self.feed_forward)  # (R, 1, d_model)
+        """Map embedded targets, (B, T, d_model), to the same shape; logits come after."""
+        for layer in self.layers:
+            x = layer(x, memory, causal, mask)  # (B, T, d_model)
+        return self.norm(x)  # (B, T, d_model)
 
-    def _look_across(self, x, memory, mask):
-        # The R / B hypotheses of a sentence are so many queries to its one memory.
-        queries = x.reshape(memory.K.shape[0], -1, x.shape[-1])  # (B, R / B, d_model)
-        return self.cross_attention.attend(queries, memory.K, memory.V, mask).reshape(x.shape)
+
+class Transformer(_CachedTransformer):
+    """The model of Figure 1: source and target identifiers in, next tokens' logits out.
+
+    Args:
+        config: the sizes and choices.
+        attention: a function of (Q, K, V, mask) and, if config.P_drop_attention > 0,
+            dropout.
+    """
+
+    def __init__(self, config: Config, attention: Callable = scaled_dot_product_attention):
+        super().__init__()
+        self.config = config
+        self.target_embedding = Embedding(config.vocab, config.d_model)
+        self.source_embedding = self.target_embedding
+        if config.source_vocab is not None:
+            self.source_embedding = Embedding(config.source_vocab, config.d_model)
+        self.positions = POSITIONS[config.positions](config)
+        self.dropout = nn.Dropout(config.P_drop)
+        self.encoder = Encoder(config, attention)
+        self.decoder = Decoder(config, attention)
+        self.output_bias = OutputBias(config.vocab) if config.output_bias else nn.Identity()
+        initialise(self)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Logits (B, T, vocab) for source (B, S), target (B, T); masks are made inside."""
+        return self.decode(target, self.encode(source), source)  # (B, T, vocab)
+
+    def encode(self, source: Tensor) -> Tensor:
+        """Turn source identifiers, (B, S), ending in eos, into memory, (B, S, d_model)."""
+        _check_ids("source", source)
+        x = self.embed(self.source_embedding, source)  # (B, S, d_model)
+        return self.encoder(x, padding_mask(source, self.config.pad))  # (B, S, d_model)
+
+    def decode(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
+        """Logits (B, T, vocab) for target (B, T), which begins with bos.
+
+        logits[:, t] predicts target[:, t + 1]; memory is `encode(source)`.
+        """
+        return self.logits(self.hidden(target, memory, source))  # (B, T, vocab)
+
+    def hidden(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
+        """The decoder's output (B, T, d_model), from which `logits` makes scores."""
+        _check_encoded(memory, source, target, self)
+        x = self.embed(self.target_embedding, target)  # (B, T, d_model)
+        causal = causal_mask(target.shape[1], target.device)  # (T, T)
+        mask = padding_mask(source, self.config.pad)  # (B, 1, 1, S)
+        return self.decoder(x, memory, causal, mask)  # (B, T, d_model)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """A score for every token: (B, T, d_model) to (B, T, vocab) (section 3.4)."""
+        return self.output_bias(self.target_embedding.logits(x))  # (B, T, vocab)
+
+    def embed(
+        self, embedding: nn.Module, ids: Tensor, positions: Tensor | None = None
+    ) -> Tensor:
+        """Embed ids, (B, T), at positions, (T,), 0 to T - 1 by default; dropout on the sum."""
+        if positions is None:
+            positions = torch.arange(ids.shape[1], device=ids.device)  # (T,)
+        x = embedding(ids)  # (B, T, d_model)
+        return self.dropout(x + self.positions(positions).to(x.dtype))  # (B, T, d_model)
+
+
+def initialise(model: nn.Module) -> None:
+    """Glorot's uniform for every matrix, 0 for biases; embeddings keep variance 1 / d_model.
+
+    The paper gives no initialisation; this is the released code's.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
 
 
 @dataclass
@@ -338,129 +488,6 @@ def _sentences_of(rows, k, new_k=None):
         wanted = f"keep the {new_k} hypotheses of a sentence together"
         raise ValueError(f"rows must {wanted}, got {rows.tolist()}")
     return sentences
-
-
-class Decoder(nn.Module):
-    """N layers, each reading the same memory, the last encoder layer's output (section 3.1).
-
-    Args:
-        config: the sizes and choices.
-        attention: as in `Transformer`.
-    """
-
-    def __init__(self, config: Config, attention: Callable = scaled_dot_product_attention):
-        super().__init__()
-        layers = range(config.decoder_layers)
-        self.layers = nn.ModuleList(DecoderLayer(config, attention) for _ in layers)
-        self.norm = nn.Identity()
-        if config.last_norm:
-            self.norm = LayerNorm(config.d_model, config.eps_norm)
-
-    def forward(
-        self, x: Tensor, memory: Tensor, causal: Tensor, mask: Tensor | None = None
-    ) -> Tensor:
-        """Map embedded targets, (B, T, d_model), to the same shape; logits come after."""
-        for layer in self.layers:
-            x = layer(x, memory, causal, mask)  # (B, T, d_model)
-        return self.norm(x)  # (B, T, d_model)
-
-    def start(self, memory: Tensor, mask: Tensor) -> State:
-        """What cached decoding remembers before the first position."""
-        caches, memories = zip(*(layer.start(memory) for layer in self.layers))
-        return State(list(caches), list(memories), mask)
-
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """Map one position, x (R, 1, d_model); the state given is left as it was."""
-        caches = [cache.copy() for cache in state.caches]
-        for layer, cache, memory in zip(self.layers, caches, state.memory, strict=True):
-            x = layer.step(x, cache, memory, state.mask)  # (R, 1, d_model)
-        return self.norm(x), State(caches, state.memory, state.mask)
-
-
-class Transformer(nn.Module):
-    """The model of Figure 1: source and target identifiers in, next tokens' logits out.
-
-    Args:
-        config: the sizes and choices.
-        attention: a function of (Q, K, V, mask) and, if config.P_drop_attention > 0,
-            dropout.
-    """
-
-    def __init__(self, config: Config, attention: Callable = scaled_dot_product_attention):
-        super().__init__()
-        self.config = config
-        self.target_embedding = Embedding(config.vocab, config.d_model)
-        self.source_embedding = self.target_embedding
-        if config.source_vocab is not None:
-            self.source_embedding = Embedding(config.source_vocab, config.d_model)
-        self.positions = POSITIONS[config.positions](config)
-        self.dropout = nn.Dropout(config.P_drop)
-        self.encoder = Encoder(config, attention)
-        self.decoder = Decoder(config, attention)
-        self.output_bias = OutputBias(config.vocab) if config.output_bias else nn.Identity()
-        initialise(self)
-
-    def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Logits (B, T, vocab) for source (B, S), target (B, T); masks are made inside."""
-        return self.decode(target, self.encode(source), source)  # (B, T, vocab)
-
-    def encode(self, source: Tensor) -> Tensor:
-        """Turn source identifiers, (B, S), ending in eos, into memory, (B, S, d_model)."""
-        _check_ids("source", source)
-        x = self.embed(self.source_embedding, source)  # (B, S, d_model)
-        return self.encoder(x, padding_mask(source, self.config.pad))  # (B, S, d_model)
-
-    def decode(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
-        """Logits (B, T, vocab) for target (B, T), which begins with bos.
-
-        logits[:, t] predicts target[:, t + 1]; memory is `encode(source)`.
-        """
-        return self.logits(self.hidden(target, memory, source))  # (B, T, vocab)
-
-    def hidden(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
-        """The decoder's output (B, T, d_model), from which `logits` makes scores."""
-        _check_encoded(memory, source, target, self)
-        x = self.embed(self.target_embedding, target)  # (B, T, d_model)
-        causal = causal_mask(target.shape[1], target.device)  # (T, T)
-        mask = padding_mask(source, self.config.pad)  # (B, 1, 1, S)
-        return self.decoder(x, memory, causal, mask)  # (B, T, d_model)
-
-    def logits(self, x: Tensor) -> Tensor:
-        """A score for every token: (B, T, d_model) to (B, T, vocab) (section 3.4)."""
-        return self.output_bias(self.target_embedding.logits(x))  # (B, T, vocab)
-
-    def embed(
-        self, embedding: nn.Module, ids: Tensor, positions: Tensor | None = None
-    ) -> Tensor:
-        """Embed ids, (B, T), at positions, (T,), 0 to T - 1 by default; dropout on the sum."""
-        if positions is None:
-            positions = torch.arange(ids.shape[1], device=ids.device)  # (T,)
-        x = embedding(ids)  # (B, T, d_model)
-        return self.dropout(x + self.positions(positions).to(x.dtype))  # (B, T, d_model)
-
-    def start(self, source: Tensor) -> State:
-        """The state of cached decoding before the first step, a hypothesis a sentence."""
-        return self.decoder.start(self.encode(source), padding_mask(source, self.config.pad))
-
-    def step(self, ids: Tensor, state: State) -> tuple[Tensor, State]:
-        """Logits (R, vocab) of what follows ids, (R,), and a new state; the old is kept."""
-        _check_state(state, ids, self.config)
-        positions = state.caches[0].next_positions()  # (1,)
-        x = self.embed(self.target_embedding, ids[:, None], positions)  # (R, 1, d_model)
-        x, state = self.decoder.step(x, state)
-        return self.logits(x)[:, 0], state
-
-
-def initialise(model: nn.Module) -> None:
-    """Glorot's uniform for every matrix, 0 for biases; embeddings keep variance 1 / d_model.
-
-    The paper gives no initialisation; this is the released code's.
-    """
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
 
 
 def _check_caches(state, caches, config, layers):
