@@ -24,7 +24,7 @@ from sphinx.util.docutils import SphinxDirective
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 API = "book/api"
-PROMPTS = {"setup": "setup", "solution": "the solution", "hide-input": "how it is drawn"}
+PROMPTS = {"setup": "setup", "solution": "the solution", "export": "the code", "hide-input": "how it is done"}
 log = logging.getLogger(__name__)
 
 
@@ -185,7 +185,7 @@ def dress(env, docname: str, cell, module: str | None) -> None:
     if "launch" in tags:
         cell.parent.remove(cell)
         return
-    if "setup" in tags and "hide_mode" not in cell:
+    if tags & {"setup", "hide-input"} and "hide_mode" not in cell:  # myst-nb leaves cells without output open
         cell["hide_mode"] = "all"
     for tag, words in PROMPTS.items():
         if tag in tags and "hide_mode" in cell:
