@@ -934,7 +934,7 @@ def test_closed_streams_cost_a_line(fake, tmp_path, monkeypatch, called, capsys)
     (RuntimeError("a mistake of ours"), None),
 ])
 def test_a_job_that_is_too_large_costs_a_line(called, monkeypatch, tmp_path, error, said):
-    def load(folder, device):
+    def load(folder, device, int8):
         raise error
 
     monkeypatch.setattr(cli, "_load", load)

@@ -8,15 +8,28 @@
 
   /** Rows of A against columns of B, in loops: a slider waits for thousands of these. */
   function matmul(A, B) {
+    const wide = B[0].length;
     return A.map((row) => {
-      const out = new Array(B[0].length).fill(0);
-      for (let k = 0; k < row.length; k += 1) for (let j = 0; j < out.length; j += 1) out[j] += row[k] * B[k][j];
+      const out = new Array(wide);
+      for (let j = 0; j < wide; j += 1) out[j] = 0.0;
+      for (let k = 0; k < row.length; k += 1) {
+        const factor = row[k], from = B[k];
+        for (let j = 0; j < wide; j += 1) out[j] += factor * from[j];
+      }
       return out;
     });
   }
+  /** Rows of A against rows of B: A times B transposed, without a copy of B that is turned. */
+  function against(A, B) {
+    return A.map((row) => B.map((other) => {
+      let sum = 0;
+      for (let k = 0; k < row.length; k += 1) sum += row[k] * other[k];
+      return sum;
+    }));
+  }
   const turned = (A) => A[0].map((_, j) => A.map((row) => row[j]));
-  const each = (f, ...all) => all[0].map((row, t) => row.map((_, i) => f(...all.map((A) => A[t][i]))));
-  const plus = (...all) => each((...numbers) => numbers.reduce((a, b) => a + b), ...all);
+  const each = (f, A, B) => A.map((row, t) => row.map((v, i) => f(v, B[t][i])));
+  const plus = (first, ...others) => others.reduce((sum, A) => each((a, b) => a + b, sum, A), first);
   const mean = (row) => row.reduce((a, b) => a + b, 0) / row.length;
 
   // ---- each part returns its output and `back`, which makes the gradient of its input of that of its output
@@ -39,20 +52,20 @@
   /** Self-attention with one head. */
   function attend(x, { Q, K, V }) {
     const [q, k, v] = [Q, K, V].map((W) => matmul(x, W)), root = Math.sqrt(Q[0].length);
-    const weights = matmul(q, turned(k)).map((row) => softmax(row.map((s) => s / root)));
+    const weights = against(q, k).map((row) => softmax(row.map((s) => s / root)));
     const back = (g) => {
-      const towards = matmul(g, turned(v)); // the weights' gradient
+      const towards = against(g, v); // the weights' gradient
       const scores = weights.map((row, t) => row.map((w, s) => (w * (towards[t][s] - dot(row, towards[t]))) / root));
-      return plus(matmul(matmul(scores, k), turned(Q)), matmul(matmul(turned(scores), q), turned(K)),
-        matmul(matmul(turned(weights), g), turned(V)));
+      return plus(against(matmul(scores, k), Q), against(matmul(turned(scores), q), K),
+        against(matmul(turned(weights), g), V));
     };
     return { y: matmul(weights, v), back };
   }
 
   /** The feed-forward network, without biases. */
   function network(x, { W_1, W_2 }) {
-    const hidden = matmul(x, W_1), kept = each((v) => Math.max(0, v), hidden);
-    const back = (g) => matmul(each((v, h) => (h > 0 ? v : 0), matmul(g, turned(W_2)), hidden), turned(W_1));
+    const hidden = matmul(x, W_1), kept = hidden.map((row) => row.map((v) => Math.max(0, v)));
+    const back = (g) => against(each((v, h) => (h > 0 ? v : 0), against(g, W_2), hidden), W_1);
     return { y: matmul(kept, W_2), back };
   }
 
@@ -71,7 +84,7 @@
   const size = (A) => Math.sqrt(mean(A.map((row) => dot(row, row) / row.length)));
   function likeness(A) {
     const unit = A.map((row) => row.map((v) => v / Math.sqrt(dot(row, row))));
-    return mean(matmul(unit, turned(unit)).flat());
+    return mean(against(unit, unit).flat());
   }
 
   /** Size, gradient and likeness at the input and after each layer; the loss is the sum of upstream times the output. */
@@ -122,40 +135,45 @@
     const depth = slider({ label: "layers N", min: 1, max: DEEPEST, value: 12, change: redraw });
     const scale = slider({ label: "weights times", min: -2, max: 2, step: 0.5, value: 0, show: (v) => words(2 ** v), change: redraw });
 
-    const known = new Map(); // the six curves of each depth and size of weights: they take longer than a frame
-    function examine() {
-      const key = `${depth.value} ${scale.value}`;
-      if (!known.has(key)) {
-        const { x, upstream, layers } = draw(1, depth.value, 2 ** scale.value);
-        known.set(key, lines.map((line) => run(x, layers, upstream, line.order, line.residual)));
-      }
-      lines.forEach((line, i) => { line.found = known.get(key)[i]; });
+    const known = new Map(); // curves and weights that were worked out: all six take longer than a frame
+    const kept = (key, make) => known.get(key) ?? known.set(key, make()).get(key);
+    const keyOf = (line) => `${depth.value} ${scale.value} ${line.order} ${line.residual}`;
+    function curve(line) {
+      const { x, upstream, layers } = kept(`${depth.value} ${scale.value}`, () => draw(1, depth.value, 2 ** scale.value));
+      return kept(keyOf(line), () => run(x, layers, upstream, line.order, line.residual));
+    }
+    const up = (v) => TOP + HIGH * (kind.value === "likeness" ? 1 - clamp(v, 0, 1) : 0.5 - clamp(Math.log10(v), -DECADES, DECADES) / (2 * DECADES));
+    const along = (l) => LEFT + (WIDE * l) / depth.value;
+    const trace = (line) => line.path.setAttribute("d", curve(line)[kind.value].map((v, l) => `${l ? "L" : "M"}${along(l).toFixed(2)} ${up(v).toFixed(2)}`).join(""));
+    let frame = 0;
+    function others() { // the thin lines that are still missing, one a frame
+      const line = lines.find((one) => !known.has(keyOf(one)));
+      if (!line) return;
+      trace(line);
+      frame = requestAnimationFrame(others);
     }
 
     function show() {
       const N = depth.value;
-      examine();
       const text = order.value === "after" ? ["norm(x + f(x))", "norm(f(x))"] : order.value === "before" ? ["x + f(norm(x))", "f(norm(x))"] : ["x + f(x)", "f(x)"];
       formula.textContent = text[residual.value ? 0 : 1];
       for (const [part, on] of [[path, residual.value], [sum, residual.value], [first, order.value === "before"], [last, order.value === "after"]]) {
         part.setAttribute("visibility", on ? "visible" : "hidden");
       }
       const linear = kind.value === "likeness", ticks = linear ? [0, 0.5, 1] : [-6, -3, 0, 3, 6];
-      const up = (v) => TOP + HIGH * (linear ? 1 - clamp(v, 0, 1) : 0.5 - clamp(Math.log10(v), -DECADES, DECADES) / (2 * DECADES));
-      const along = (l) => LEFT + (WIDE * l) / N;
       axis.replaceChildren(...ticks.flatMap((tick) => {
         const y = up(linear ? tick : 10 ** tick);
         const name = linear ? [String(tick)] : ["10", svg("tspan", { dy: -5, "font-size": 12.5 }, String(tick).replace("-", "\u2212"))];
         return [svg("line", { class: "rule", x1: LEFT, x2: LEFT + WIDE, y1: y, y2: y }), svg("text", { class: "soft", x: LEFT - 4, y: y + 5, "text-anchor": "end" }, ...name)];
       }));
       title.textContent = `${KINDS[kind.value]}, layer 0 to ${N}`;
-      let mine;
+      const chosen = lines.find((line) => line.order === order.value && line.residual === residual.value), mine = curve(chosen);
       for (const line of lines) {
-        const found = line.found, chosen = line.order === order.value && line.residual === residual.value;
-        line.path.setAttribute("d", found[kind.value].map((v, l) => `${l ? "L" : "M"}${along(l).toFixed(2)} ${up(v).toFixed(2)}`).join(""));
-        line.path.setAttribute("class", chosen ? "wire thick o" : "wire");
-        if (chosen) mine = found;
+        line.path.setAttribute("class", line === chosen ? "wire thick o" : "wire");
+        if (known.has(keyOf(line))) trace(line);
       }
+      cancelAnimationFrame(frame);
+      frame = requestAnimationFrame(others);
       dots.replaceChildren(...mine[kind.value].map((v, l) => svg("circle", { class: "obar", r: 3.5, cx: along(l), cy: up(v) })));
       const short = (v) => (v !== 0 && (v >= 1e4 || v < 0.01) ? v.toExponential(1).replace("-", "\u2212") : words(v));
       const at = [...new Set([0, Math.round(N / 2), N])];
