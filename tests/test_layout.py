@@ -483,12 +483,6 @@ def test_an_index_with_a_hole_is_refused(asked, book, capsys, old, new, message)
     assert message in capsys.readouterr().err
 
 
-def test_long_questions_are_advised_and_no_fault(asked, book):
-    text = QUESTIONS.replace("More of it.", "word " * 1300 + "end.")
-    assert asked(text) == []
-    assert "q-why-root has 1,309 words" in "".join(layout.advice(read(book.root / "book/02-attention-questions.md")))
-
-
 # ---- budgets
 
 
