@@ -152,7 +152,7 @@ def of_the_record(folder):
     run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     for key in ("command", "commit", "date", "machine", "versions"):
         assert run.get(key), f"{folder.name}/run.json has no {key}"
-    seed = run.get("seed", run.get("recipe", {}).get("seed"))
+    seed = run.get("seed", run.get("seeds", run.get("recipe", {}).get("seed")))
     seeds = seed if isinstance(seed, list) else [seed]
     script = re.search(r"[\w-]+\.py", run["command"])  # one that fixes its seed in its text need not repeat it
     fixed = script and "manual_seed(0)" in (ROOT / "benchmarks" / script[0]).read_text(encoding="utf-8")
