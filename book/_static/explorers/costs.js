@@ -66,8 +66,8 @@
       x: { from: 2, to: last, log: true, label: "words in the sentence, n", ticks: [2, 16, 128, 1024, 8192].map((n) => [n, words(n, 0)]) },
       y: { from: 10 ** low, to: 10 ** high, log: true, label: "operations", ticks: decades },
     });
-    const now = count(sizes);
-    const curves = NAMES.map((_, i) => svg("path", { class: `wire ${LINES[i]}`, d: path(VALUES.n.map((n) => [x(n), y(at(n).operations[i])])) }));
+    const now = count(sizes), along = VALUES.n.map((n) => at(n).operations);
+    const curves = NAMES.map((_, i) => svg("path", { class: `wire ${LINES[i]}`, d: path(VALUES.n.map((n, j) => [x(n), y(along[j][i])])) }));
     const rings = now.level.filter((n) => n >= 2 && n <= last).map((n) =>
       svg("circle", { class: "ring", cx: x(n), cy: y(at(n).operations[0]), r: 6 }));
     const label = `Operations of each layer over the length of the sentence, both in powers; at n = ${words(sizes.n, 0)} self-attention takes ${whole(now.operations[0])} and a recurrent layer ${whole(now.operations[1])}.`;
