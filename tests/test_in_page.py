@@ -26,7 +26,7 @@ from annotated.data import Subwords, Words
 from annotated.decoding import Translator, cannot_improve, hypotheses, length_penalty, save
 from annotated.figures import attention_maps, without_head
 from annotated.grammar import grammar_corpus
-from annotated.page import round_rows, rounded, to_page
+from annotated.page import _round_rows, rounded, to_page
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.transformer import TINY, Transformer
 
@@ -393,7 +393,7 @@ def test_the_script_is_small_enough_for_a_page():
 
 
 def test_rows_of_zeros_and_of_one_size():
-    scales, whole = round_rows(torch.tensor([[0.0, 0.0], [-2.0, 1.0]]))
+    scales, whole = _round_rows(torch.tensor([[0.0, 0.0], [-2.0, 1.0]]))
     assert whole.tolist() == [[0, 0], [-127, 64]] and scales.tolist() == pytest.approx([1, 2 / 127])
 
 
