@@ -11,6 +11,7 @@ from functools import partial
 
 import pytest
 import torch
+import warm
 from test_gpu import close, model_of, some_pairs
 
 from annotated import cli, gpu
@@ -46,7 +47,7 @@ def start_two(function, folder, *arguments):
     quiet = os.environ | {"OMP_NUM_THREADS": "1"}
     meet = f"file://{folder}/meet"
     started = [
-        subprocess.Popen([sys.executable, "-c", code], env=quiet | {"RANK": str(r), "MEET": meet}, stderr=subprocess.PIPE, text=True)
+        warm.begin([sys.executable, "-c", code], env=quiet | {"RANK": str(r), "MEET": meet}, stderr=subprocess.PIPE, text=True)
         for r in (0, 1)
     ]
     try:
