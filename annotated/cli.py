@@ -35,6 +35,7 @@ from annotated.files import (
     sha256_of,
     write_text,
 )
+from annotated.quick import QUICK, QUICK_RECIPE, by_muon
 from annotated.records import Record, check_same, read_run
 from annotated.training import Recipe, Run, TrainingBackend, average, list_checkpoints, train
 from annotated.transformer import BASE, BIG, TINY, Config, Transformer
@@ -441,7 +442,10 @@ def _check_folder(folder):
         raise ValueError(f"{what}, which would be lost: choose another --out")
 
 
-_MAY_DIFFER = ("steps", "evaluate_every", "save_every", "vocab")
+def _may_differ(recipe=None):
+    """The settings that a run may go on with otherwise; the rate of Muon's ends with the steps."""
+    names = "evaluate_every", "save_every", "vocab"
+    return names if getattr(recipe, "optimizer", "adam") == "muon" else ("steps", *names)
 
 
 def _has_weights(folder):
@@ -452,19 +456,20 @@ def _has_weights(folder):
 def _check_same_run(folder, **wanted):
     """Refuse to go on with other settings or other text than the folder was begun with.
 
-    `wanted` has the parts config, recipe and data of run.json, each a dict.
+    `wanted` has the parts config, recipe and data of run.json: dicts, or a `Recipe`.
     """
     if (folder / "run.json").exists():
         free = () if _has_weights(folder) else ("recipe", "config")
+        free += _may_differ(wanted.get("recipe"))
         parts = {"config": dict, "recipe": dict, "data": dict}
         _check_fields(folder / "run.json", read_run(folder), command=str, date=str, **parts)
-        check_same(folder, (*_MAY_DIFFER, *free), **wanted)
+        check_same(folder, free, **wanted)
 
 
 def _begin(folder, config, recipe, data):
     """Write run.json; where a stopped run goes on, add to it with what it went on."""
     what = {"config": config, "recipe": recipe, "data": data}
-    Record.begin(folder, _MAY_DIFFER, anew=not _has_weights(folder), **what)
+    Record.begin(folder, _may_differ(recipe), anew=not _has_weights(folder), **what)
 
 
 def _score(translator, pairs, beam=4, alpha=0.6, lowercase=False, tokenize="13a"):
@@ -594,6 +599,7 @@ PRESETS = {
     "small": replace(BASE, N=3, d_model=256, d_ff=1024, h=4, vocab=8000),
     "base": BASE,
     "big": BIG,
+    "quick": QUICK,
 }
 
 
@@ -603,7 +609,8 @@ def _settings(options):
         names = [field.name for field in fields(kind) if hasattr(options, field.name)]
         return {name: getattr(options, name) for name in names}
 
-    return replace(PRESETS[options.preset], **of(Config)), Recipe(**of(Recipe))
+    recipe = QUICK_RECIPE if options.preset == "quick" else Recipe()
+    return replace(PRESETS[options.preset], **of(Config)), replace(recipe, **of(Recipe))
 
 
 def _start_for(device, config, recipe):
@@ -627,10 +634,12 @@ def _backend_for(options):
     asked = options.fast or options.compile or options.precision
     if not asked and "LOCAL_RANK" not in os.environ:  # torchrun sets it
         start = Run if options.plain else _start_for(options.device, config, recipe)
+        start = by_muon(start) if recipe.optimizer == "muon" else start
         return nullcontext(TrainingBackend(options.device, start=start))
     processes = int(os.environ.get("WORLD_SIZE", 1))
-    if config.output_bias:
-        raise ValueError("output_bias cannot be trained with --fast or by several processes")
+    for what, chosen in (("output_bias", config.output_bias), ("muon", recipe.optimizer == "muon")):
+        if chosen:
+            raise ValueError(f"{what} cannot be had with --fast or in several processes")
     if recipe.accumulate % processes:
         what = f"accumulate must be a multiple of the processes, got {recipe.accumulate} batches"
         raise ValueError(f"{what} for {processes} processes: try --accumulate {processes}")
@@ -694,7 +703,7 @@ def _goes_on(folder, config, **others):
     if _has_weights(folder):
         return True
     with suppress(ValueError):  # damaged, or another
-        check_same(folder, _MAY_DIFFER, config=config, **others)
+        check_same(folder, _may_differ(others.get("recipe")), config=config, **others)
         _begun_vocabulary(folder, config["vocab"])
         return True
     return False
@@ -703,7 +712,7 @@ def _goes_on(folder, config, **others):
 def _prepared(backend, options, corpus, config, recipe, data):
     """Configuration, vocabulary, training pairs and held-out pairs of the run in a folder."""
     folder = options.out
-    given = {"config": asdict(config), "recipe": asdict(recipe), "data": data}
+    given = {"config": asdict(config), "recipe": recipe, "data": data}
     vocabulary: Words | Subwords
     goes_on = _goes_on(folder, **given)
     if goes_on:
@@ -746,7 +755,7 @@ def _train_as(backend, options):
     data = {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance,
             "longest": options.longest}
     _check_folder(folder)
-    _check_same_run(folder, config=asdict(config), recipe=asdict(recipe), data=data)
+    _check_same_run(folder, config=asdict(config), recipe=recipe, data=data)
     lock = file_lock(folder / _MARK, wait=False) if backend.writes else nullcontext()
     with lock:
         with backend.in_turn(), _undone(folder) if backend.writes else nullcontext():
@@ -857,6 +866,7 @@ seed of all that is left to chance
 evaluate_every updates from one evaluation on held-out text to the next
 save_every updates from one checkpoint to the next
 keep checkpoints that are kept, and averaged at the end
+optimizer adam or muon
 """.strip().splitlines())
 
 
@@ -1008,7 +1018,7 @@ def _add_train(parser):
     add("--out", type=_folder_name, required=True,
         help="folder for the model, its log and its checkpoints")
     add("--preset", choices=PRESETS, default="small",
-        help="sizes to begin with (default small)")
+        help="sizes to begin with (default small); quick has a recipe of its own, too")
     add("--longest", type=_at_least(1), metavar="N",
         help="leave out pairs with a side of more tokens, and say how many")
     add("--score", type=_at_least(0), default=1000, metavar="N",

@@ -99,6 +99,7 @@ class Recipe:
     evaluate_every: int = 1000  # updates
     save_every: int = 1000  # updates; the paper's checkpoints are 10 minutes apart
     keep: int = 5  # checkpoints; section 6.1 averages 5 for base and 20 for big
+    optimizer: str = "adam"  # or "muon", of appendix O
 
     def __post_init__(self) -> None:
         counts = ("steps", "warmup", "source_tokens", "target_tokens", "accumulate")
@@ -117,6 +118,8 @@ class Recipe:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value < 1:
                 raise ValueError(f"{name} must lie in [0, 1), got {value!r}")
+        if self.optimizer not in ("adam", "muon"):
+            raise ValueError(f'optimizer must be "adam" or "muon", got {self.optimizer!r}')
 
 
 def _read_later(value):
@@ -418,6 +421,13 @@ def _not_finite(what, folder, step, place):
 _PLACE = "step", "epoch", "position", "notes"  # of a run, in its checkpoints
 
 
+def _paper_rate(recipe, step, d_model):
+    """The rate of an update by Adam; a recipe for another optimizer is refused."""
+    if recipe.optimizer != "adam":
+        raise ValueError(f"this run trains by adam, not by {recipe.optimizer} (appendix O does)")
+    return learning_rate(step, d_model, recipe.warmup, recipe.rate)
+
+
 @dataclass
 class Run:
     """A training under way: the model, its optimizer, and how far it has come."""
@@ -430,6 +440,7 @@ class Run:
     position: int = 0
     update: Callable = field(default_factory=lambda: update)  # chapter 14 has a faster one
     notes: dict[str, Any] = field(default_factory=dict)  # what else a checkpoint remembers
+    schedule: Callable = field(default_factory=lambda: _paper_rate)  # appendix O has another
     patience: float = math.inf  # seconds that a GPU may still take once a stop is asked for
 
     def seed(self, recipe: Recipe) -> int:
@@ -445,8 +456,8 @@ class Run:
         if self.folder is None:
             return
         if not all(p.isfinite().all() for p in self.model.parameters()):
-            place = self.epoch, self.position
-            raise _not_finite("a weight is not finite", self.folder, self.step, place)
+            what = "a weight is not finite"
+            raise _not_finite(what, self.folder, self.step, (self.epoch, self.position))
         progress = {name: getattr(self, name) for name in _PLACE}
         save_checkpoint(self.folder, self.model, self.adam, progress, keep, every)
 
@@ -470,8 +481,7 @@ class Run:
         batches = [(source, target) for source, target, _ in taken]
         place = self.epoch, self.position = taken[-1][2]
         self.step += 1
-        config: Any = self.model.config
-        rate = learning_rate(self.step, config.d_model, recipe.warmup, recipe.rate)
+        rate = self.schedule(recipe, self.step, self.model.config.d_model)
         for group in self.adam.param_groups:
             group["lr"] = rate
         torch.manual_seed(self.seed(recipe))

@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import nbformat
@@ -115,8 +115,16 @@ class Chapter:
 
 
 def read(path: Path) -> Chapter:
-    """Parse a chapter; the same parser that jupytext uses decides what a cell is."""
-    text = path.read_text(encoding="utf-8")
+    """Parse a chapter; the same parser that jupytext uses decides what a cell is.
+
+    Parsing takes a tenth of a second: a text is parsed once in a process, and whoever reads it shares the chapter.
+    """
+    return parse(path, path.read_text(encoding="utf-8"))
+
+
+@cache
+def parse(path: Path, text: str) -> Chapter:
+    """The chapter that a text makes."""
     name = f"book/{path.name}"
     try:
         notebook = myst_to_notebook(text, add_source_map=True)

@@ -16,6 +16,7 @@ import argparse
 import re
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -117,7 +118,13 @@ def link(chapter: Chapter, root: Path) -> str:
 def in_toc(chapter: Chapter, root: Path) -> bool:
     """Whether a text is part of the page; questions are with their chapter."""
     toc, stem = root / "_toc.yml", chapter_of(chapter.path).stem if chapter.questions else chapter.stem
-    return toc.exists() and f"notebooks/{stem}" in files(yaml.safe_load(toc.read_text(encoding="utf-8")))
+    return toc.exists() and f"notebooks/{stem}" in listed(toc.read_text(encoding="utf-8"))
+
+
+@cache
+def listed(toc: str) -> set[str]:
+    """Every file that the text of a table of contents names."""
+    return files(yaml.safe_load(toc))
 
 
 def files(node) -> set[str]:

@@ -15,6 +15,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import nbformat
@@ -316,7 +317,13 @@ def line_at(chapter: Chapter, position: int) -> int:
 
 
 def length(cell: Cell) -> int:
-    """Lines of code: no blank lines, comments or docstrings."""
+    """Lines of code: no blank lines, comments or docstrings; of one source counted once."""
+    return counted(cell.source)
+
+
+@cache
+def counted(source: str) -> int:
+    cell = Cell("code", source, {}, 1, (0, 0))
     try:
         whole = ast.Module(cell.tree.body, [])
         whole.lineno, whole.end_lineno = 1, len(cell.source.splitlines())

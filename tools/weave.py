@@ -25,6 +25,7 @@ import tokenize
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import nbformat
@@ -83,6 +84,7 @@ def name_cells(cells) -> None:
 # ---- what a notebook depends on
 
 
+@cache
 def imported(source: str) -> set[str]:
     """The names of annotated's modules that a source imports anywhere; `__init__` for the package itself."""
     found = set()
@@ -112,6 +114,7 @@ def closure(sources: list[str], root: Path) -> list[Path]:
     return sorted(seen)
 
 
+@cache
 def bare(source: str) -> str:
     """A source without docstrings, comments and blank lines: editing those runs nothing again."""
     lines = source.splitlines()
@@ -146,10 +149,15 @@ def named_files(sources: list[str], root: Path) -> list[Path]:
 
 def beside(module: Path) -> list[Path]:
     """The files beside a module, scripts and styles, that its strings name."""
-    names = [node.value for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
-             if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    found = {module.parent / name for name in names if re.fullmatch(r"\w+\.(css|js)", name)}
+    found = {module.parent / name for name in attached(module.read_text(encoding="utf-8"))}
     return sorted(path for path in found if path.is_file())
+
+
+@cache
+def attached(source: str) -> set[str]:
+    """The strings of a source that may name a script or a style."""
+    strings = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    return {text for text in strings if isinstance(text, str) and re.fullmatch(r"\w+\.(css|js)", text)}
 
 
 def wanted(relative: Path) -> bool:

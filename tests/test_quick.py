@@ -1,0 +1,168 @@
+"""A translator in a quarter of an hour: Muon, the rate that ends at 0, and how a run with them goes on."""
+
+import json
+import signal
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from annotated.cli import main
+from annotated.cpu import CPURun
+from annotated.data import make_batch
+from annotated.optimization import learning_rate, optimizer
+from annotated.quick import QUICK, QUICK_RECIPE, Muon, _line, _orthogonal, by_muon
+from annotated.training import Recipe, Run, list_checkpoints, train
+from annotated.transformer import TINY, Transformer
+
+SMALL = replace(TINY, vocab=31, d_model=38, d_ff=53, h=2, norm="pre")
+PAIRS = [([5, 6, 2], [7, 8, 9, 2]), ([5, 2], [9, 2]), ([6, 6, 6, 6, 2], [3, 4, 5, 6, 7, 2])]
+
+
+@pytest.mark.parametrize("shape", [(3, 7, 7), (2, 5, 31), (1, 1, 13), (5, 53, 53)])
+def test_directions_stay_and_count_alike(shape):
+    torch.manual_seed(0)
+    G = torch.randn(shape)
+    U, S, Vh = torch.linalg.svd(G, full_matrices=False)
+    X = _orthogonal(G)
+    turned = U.mT @ X @ Vh.mT  # in the directions of G: a diagonal matrix
+    values = turned.diagonal(dim1=1, dim2=2)
+    assert (turned - torch.diag_embed(values)).abs().max() < 1e-3
+    found = values[S > 0.02 * S.amax(-1, keepdim=True)]
+    assert 0.6 < found.min() and found.max() < 1.3
+    assert torch.equal(_orthogonal(torch.zeros(shape)), torch.zeros(shape)), "a gradient of 0 moves nothing"
+    torch.testing.assert_close(_orthogonal(1e-4 * G), X, rtol=0, atol=0.01)
+
+
+def slow_muon(params, means, lr):
+    """Muon of one matrix after the other, by an exact singular value decomposition of what is turned."""
+    for p, mean in zip(params, means):
+        mean.mul_(0.95).add_(p.grad, alpha=0.05)
+        ahead = 0.05 * p.grad + 0.95 * mean
+        wide = ahead if len(ahead) <= ahead.shape[1] else ahead.T
+        U, S, Vh = torch.linalg.svd(wide, full_matrices=False)
+        x = S / S.square().sum().sqrt()
+        for _ in range(5):
+            x = 3.4445 * x - 4.775 * x**3 + 2.0315 * x**5
+        X = (U * x) @ Vh
+        p.data -= lr * 0.2 * max(p.shape) ** 0.5 * (X if wide is ahead else X.T)
+
+
+def test_an_update_is_that_of_the_definition_and_of_adam():
+    torch.manual_seed(0)
+    model = Transformer(SMALL).double()
+    other = deepcopy(model)
+    ours = Muon(model)
+    linear = [m for m in other.modules() if isinstance(m, torch.nn.Linear)]
+    matrices = [m.weight for m in linear]
+    means = [torch.zeros_like(p) for p in matrices]
+    rest = [p for p in other.parameters() if not any(p is q for q in matrices)]
+    adam = torch.optim.Adam(rest, lr=0.0, betas=(0.9, 0.98), eps=1e-9)
+    for lr in (0.01, 0.003, 0.02):
+        for group in (*ours.param_groups, *adam.param_groups):
+            group["lr"] = lr
+        for p, q in zip(model.parameters(), other.parameters()):
+            p.grad = torch.randn_like(p)
+            q.grad = p.grad.clone()
+        ours.step()
+        adam.step()
+        slow_muon(matrices, means, lr)
+    for (name, p), q in zip(model.named_parameters(), other.parameters()):
+        torch.testing.assert_close(p, q, rtol=1e-7, atol=1e-9, msg=name)
+    assert sum(p.numel() for p in matrices) > 0.8 * sum(p.numel() for p in rest), "a test of both"
+
+
+def test_a_matrix_without_a_gradient_stays():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 2))
+    muon = Muon(model)
+    muon.param_groups[0]["lr"] = muon.param_groups[1]["lr"] = 0.1
+    before = deepcopy(model.state_dict())
+    model[0](torch.randn(4, 3)).square().sum().backward()
+    muon.step()
+    moved = {name for name, p in model.state_dict().items() if not torch.equal(p, before[name])}
+    assert moved == {"0.weight", "0.bias"}
+
+
+def test_the_rate_rises_as_the_papers_and_falls_to_zero_in_a_line():
+    recipe = Recipe(steps=101, warmup=11, rate=0.7, optimizer="muon")
+    rates = [_line(recipe, step, 37) for step in range(1, 102)]
+    assert rates[:10] == pytest.approx([learning_rate(step, 37, 11, 0.7) for step in range(1, 11)])
+    assert max(rates) == pytest.approx(learning_rate(11, 37, 11, 0.7))
+    falls = [a - b for a, b in zip(rates[12:], rates[13:])]
+    assert falls == pytest.approx([falls[0]] * len(falls)) and rates[-1] == pytest.approx(falls[0])
+    assert _line(replace(recipe, steps=5), 5, 37) > 0, "shorter than its warm-up"
+
+
+def trained(folder, steps, start, stop=None, **changes):
+    """The weights after a training, which a signal may stop."""
+    torch.manual_seed(0)
+    model = Transformer(SMALL)
+    recipe = replace(QUICK_RECIPE, steps=steps, warmup=3, save_every=50, **changes)
+    def batches(epoch, position):
+        if stop == (epoch, position):
+            signal.raise_signal(signal.SIGTERM)
+        return [make_batch(PAIRS)][position:]
+
+    train(model, recipe, batches, folder, start=start)
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def fast(*given, **more):
+    return CPURun(*given, choose=lambda sizes, rows: {}, **more)
+
+
+@pytest.mark.parametrize("start", [Run, fast])
+def test_a_stopped_training_ends_with_the_same_weights(start, tmp_path):
+    whole = trained(tmp_path / "whole", 9, by_muon(start))
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "stopped", 9, by_muon(start), stop=(4, 0))
+    assert 1 < int(list_checkpoints(tmp_path / "stopped")[-1].name) < 9
+    assert torch.equal(trained(tmp_path / "stopped", 9, by_muon(start)), whole)
+
+
+def test_a_recipe_for_muon_is_not_trained_by_adam():
+    with pytest.raises(ValueError, match="trains by adam, not by muon"):
+        trained(None, 2, Run)
+    with pytest.raises(ValueError, match='"adam" or "muon", got \'sgd\''):
+        Recipe(optimizer="sgd")
+
+
+def test_adams_constants_are_handed_on():
+    recipe = Recipe(beta1=0.8, beta2=0.9, eps=1e-5)
+    model = Transformer(SMALL)
+    run = by_muon()(model, optimizer(model, recipe.beta1, recipe.beta2, recipe.eps), None)
+    assert {(g["betas"], g["eps"]) for g in run.adam.param_groups} == {((0.8, 0.9), 1e-5)}
+
+
+SHORT = "train --corpus grammar --preset quick --N 1 --N_decoder 1 --d_model 16 --d_ff 16 --h 2 --device cpu --steps 6 --warmup 2 --source_tokens 300 --target_tokens 300 --save_every 3 --score 0"
+
+
+def test_the_command_line_trains_so_goes_on_and_refuses_another_end(tmp_path, capsys):
+    command = [*SHORT.split(), "--out", str(tmp_path / "model")]
+    assert main(command) == 0
+    run = json.loads((tmp_path / "model" / "run.json").read_text())
+    assert run["recipe"]["optimizer"] == "muon" and run["recipe"]["keep"] == QUICK_RECIPE.keep
+    assert run["config"]["norm"] == QUICK.norm == "pre"
+    log = [json.loads(line) for line in (tmp_path / "model" / "log.jsonl").read_text().splitlines()]
+    rates = [line["rate"] for line in log if "rate" in line]
+    assert rates[-1] == pytest.approx(max(rates) / 4), "the last of four updates behind the warm-up"
+    assert main(command) == 0, "a finished training is finished"
+    capsys.readouterr()
+    assert main([*command, "--steps", "9"]) == 2, "its rate has ended"
+    assert "begun with steps=6, now steps=9" in capsys.readouterr().err
+    assert main([*command, "--optimizer", "adam"]) == 2
+    assert "optimizer=muon, now optimizer=adam" in capsys.readouterr().err
+    assert main([*SHORT.split(), "--out", str(tmp_path / "fast"), "--fast"]) == 2
+    assert "muon cannot be had with --fast" in capsys.readouterr().err
+    assert not (tmp_path / "fast").exists()
+
+
+def test_a_folder_of_before_there_was_a_choice_goes_on(tmp_path, capsys):
+    command = [*SHORT.split(), "--preset", "tiny", "--out", str(tmp_path / "model")]
+    assert main(command) == 0
+    path = tmp_path / "model" / "run.json"
+    run = json.loads(path.read_text())
+    del run["recipe"]["optimizer"]
+    path.write_text(json.dumps(run))
+    assert main([*command, "--steps", "8"]) == 0, capsys.readouterr().err
