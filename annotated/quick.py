@@ -103,9 +103,9 @@ def _begin_by_muon(start, model, adam, folder):
     return start(model, muon, folder, schedule=_line)
 
 
-QUICK = replace(BASE, N=3, d_model=192, d_ff=512, h=4, vocab=5000, norm="pre")
+QUICK = replace(BASE, N=4, N_decoder=2, d_model=128, d_ff=512, h=4, vocab=5000, norm="pre")
 
 QUICK_RECIPE = Recipe(
-    steps=1500, warmup=100, rate=1.0, source_tokens=1500, target_tokens=1500,
-    evaluate_every=250, save_every=125, keep=2, optimizer="muon",
+    steps=3000, warmup=180, rate=1.5, source_tokens=1500, target_tokens=1500,
+    evaluate_every=300, save_every=100, keep=2, optimizer="muon",
 )

@@ -2,6 +2,10 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 
 import nbformat
 import pytest
@@ -340,3 +344,24 @@ def test_pieces_of_a_stream_are_joined():
     shown = nbformat.v4.new_output("display_data", data={"text/plain": "x"})
     made = joined([piece("stdout", "a"), piece("stdout", "b"), shown, piece("stdout", "c"), piece("stderr", "d")])
     assert [(o.output_type, o.get("text")) for o in made][:3] == [("stream", "ab"), ("display_data", None), ("stream", "c")]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a worker may outlive what started it")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_its_kernels(book, number):
+    waiting = "import os, pathlib, time\npathlib.Path('kernel').write_text(str(os.getpid()))\ntime.sleep(100)"
+    book("02-attention.md", cell(waiting))
+    code = "import pathlib, sys, weave; sys.exit(weave.main([], pathlib.Path(sys.argv[1])))"
+    environment = os.environ | {"PYTHONPATH": str(weave.ROOT / "tools")}
+    process = subprocess.Popen([sys.executable, "-c", code, str(book.root)], env=environment, stderr=subprocess.DEVNULL,
+                               start_new_session=True)
+    mark = book.root / "notebooks" / "kernel"
+    until = time.monotonic() + 60
+    while not (mark.exists() and mark.read_text()) and time.monotonic() < until:
+        time.sleep(0.1)
+    kernel = int(mark.read_text())
+    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)  # as a terminal does
+    assert process.wait(30) != 0
+    while os.path.exists(f"/proc/{kernel}") and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not os.path.exists(f"/proc/{kernel}"), "the kernel still runs"

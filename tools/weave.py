@@ -14,10 +14,13 @@ the other, to be run without the book.
 
 import argparse
 import ast
+import asyncio
+import ctypes
 import hashlib
 import io
 import os
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -253,12 +256,28 @@ def run(chapter: Chapter, root: Path) -> list[list]:
         env = os.environ | WEAVING | profile(folder) | {"PYTHONPATH": path}
         resources = {"metadata": {"path": str(root / "notebooks")}}
         client = NotebookClient(notebook, timeout=TIMEOUT, kernel_name="python3", resources=resources)
+        client.on_notebook_start = end_by_signals
         try:
             client.execute(env=env)
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
             raise Refused(failure(chapter, notebook, error)) from error
     cells = [c for c in notebook.cells if c.cell_type == "code"]
     return [[clean(o, root) for o in joined(c.outputs)] for c in cells]
+
+
+def end_by_signals(notebook) -> None:
+    """Let interrupts and requests to terminate end the process: nbclient would end its kernel only, and wait."""
+    with suppress(RuntimeError):  # nbclient listens in the main thread alone
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+
+def end_with_parent(parent: int) -> None:
+    """Let the system end this process when its parent is gone: a worker would wait for jobs for ever."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1 is PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(1)
 
 
 def failure(chapter: Chapter, notebook, error) -> str:
@@ -417,7 +436,8 @@ def main(argv=None, root: Path = ROOT) -> int:
             if line := weave_program(path, root, args.check):
                 print(line)
                 failed |= args.check
-    with ProcessPoolExecutor(max_workers=max(1, min(args.jobs, len(jobs) or 1))) as pool:
+    workers = max(1, min(args.jobs, len(jobs) or 1))
+    with ProcessPoolExecutor(workers, initializer=end_with_parent, initargs=(os.getpid(),)) as pool:
         for what, line in pool.map(attempt, jobs):
             total[what] += 1
             failed |= what in ("failed", "stale")

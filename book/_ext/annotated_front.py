@@ -207,8 +207,8 @@ def facts() -> str:
     return (
         f"{count:.1f} million weights, {fetched(TRANSLATOR):.1f} MB, fetched when you first touch it; then everything is"
         f" computed in this page. Trained for {minutes:.0f} minutes on one core, on {tokens:.1f} million tokens of"
-        f" {told['data']['licence'].rstrip('.').replace('): ', '; ')}). It reaches {record(TRANSLATOR, 'scores.json')['bleu']:.1f} BLEU and"
-        " often fails: the examples are taken from its best translation to its worst.")
+        f" {told['data']['licence'].rstrip('.').replace('): ', '; ')}). It reaches {record(TRANSLATOR, 'scores.json')['bleu']:.1f} BLEU,"
+        " where 100 is a person's translation to the letter, and often fails: the examples are taken from its best translation to its worst.")
 
 
 class Translator(SphinxDirective):

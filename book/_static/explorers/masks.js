@@ -161,8 +161,8 @@
       }
       const rows = leak(allowed), mean = (what) => rows.reduce((sum, row) => sum + row[what] / rows.length, 0);
       below.replaceChildren(
-        el("p", {}, "The best loss that what each word sees allows, over twelve sentences such as this one. "
-          + `In use, a reader that relies on a later word finds none, and guesses evenly among ${VOCAB} words.`),
+        el("p", {}, "The lowest loss possible with what each word sees, over twelve sentences like this one. "
+          + `In use there are no later words: a model that relied on one guesses evenly among ${VOCAB} words.`),
         table(["reads", "predicts", "in training", "in use"], [
           ...rows.map((row) => [row.word, row.label, words(row.training) + (row.leaks ? " (leak)" : ""), words(row.use)]),
           ["mean", "", words(mean("training")), words(mean("use"))]]));

@@ -166,7 +166,7 @@
         const name = linear ? [String(tick)] : ["10", svg("tspan", { dy: -5, "font-size": 12.5 }, String(tick).replace("-", "\u2212"))];
         return [svg("line", { class: "rule", x1: LEFT, x2: LEFT + WIDE, y1: y, y2: y }), svg("text", { class: "soft", x: LEFT - 4, y: y + 5, "text-anchor": "end" }, ...name)];
       }));
-      title.textContent = `${KINDS[kind.value]}, layer 0 to ${N}`;
+      title.textContent = `${KINDS[kind.value]}, layer 0 to ${N}; thin: other stacks`;
       const chosen = lines.find((line) => line.order === order.value && line.residual === residual.value), mine = curve(chosen);
       for (const line of lines) {
         line.path.setAttribute("class", line === chosen ? "wire thick o" : "wire");

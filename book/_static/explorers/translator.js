@@ -107,7 +107,7 @@
       else later();
     }
 
-    const tell = (text) => { hint.textContent = text || "Point at a German token, or move to it by keyboard."; };
+    const tell = (text) => { hint.textContent = text || "Point at a German token, or move to it by keyboard. A dot joins a piece of a word to the one before."; };
 
     function show() {
       stage.replaceChildren(...(result.text ? [draw(result, head, tell)] : []));
