@@ -1,5 +1,6 @@
 """Imports within the package point one way, and what is imported brings nothing that it does not need."""
 
+import ast
 import functools
 
 import house
@@ -113,3 +114,9 @@ def test_the_table_counts_what_a_module_holds(package, tmp_path):
     long = "def g(x):\n" + "".join(f"    x = {i}\n" for i in range(20))
     package("first", text + long)
     assert house.measured(tmp_path / "annotated", "first", [])["long"] == 1
+
+
+def test_at_most_200_names_are_public():
+    "What a stranger would import or a chapter teaches; the others begin with an underscore."
+    counts = {name: len(house.public_names(ast.parse((PACKAGE / f"{name}.py").read_text(encoding="utf-8")))) for name in ORDER}
+    assert all(counts.values()) and sum(counts.values()) <= 200, counts

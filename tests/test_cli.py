@@ -1,5 +1,6 @@
 """The command line as a user meets it: a whole job, streams, interrupts, and everything that can be wrong."""
 
+import functools
 import io
 import json
 import os
@@ -14,8 +15,9 @@ from contextlib import suppress
 from dataclasses import fields, replace
 
 import pytest
+import warm
 
-from annotated import cli
+from annotated import cli, corpora
 from annotated.data import Corpus, Words
 from annotated.decoding import load, save
 from annotated.files import file_lock, resumable_output, sha256_of
@@ -31,8 +33,7 @@ RECIPE = "--warmup 30 --save_every 40 --evaluate_every 40 --steps 160".split()
 
 def annotated(*arguments, stdin=b"", **more):
     "The program in a process of its own."
-    command = [sys.executable, "-m", "annotated", *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, **more)
+    return warm.run([sys.executable, "-m", "annotated", *map(str, arguments)], input=stdin, **more)
 
 
 @pytest.fixture
@@ -207,7 +208,7 @@ def test_a_killed_translation_goes_on_where_it_was(tmp_path):
     text = "".join(f"line {i}\n" for i in range(200))
     (tmp_path / "in").write_text(text)
     rest = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--window", "10"]
-    process = subprocess.Popen([*script(tmp_path, sleep=0.05), *rest], stderr=subprocess.DEVNULL)
+    process = warm.begin([*script(tmp_path, sleep=0.05), *rest], stderr=subprocess.DEVNULL)
     part, note = tmp_path / "out.part", tmp_path / "out.part.json"
     while not (note.exists() and json.loads(note.read_text())["lines"] >= 30):
         assert process.poll() is None, "it ended before it was killed"
@@ -219,7 +220,7 @@ def test_a_killed_translation_goes_on_where_it_was(tmp_path):
         file.write("torn")  # as when a write was cut off
     done = json.loads(note.read_text())["lines"]
     (tmp_path / "log").unlink()
-    again = subprocess.run([*script(tmp_path), *rest], capture_output=True, text=True)
+    again = warm.run([*script(tmp_path), *rest], text=True)
     assert again.returncode == 0 and f"going on after {done} lines" in again.stderr
     assert (tmp_path / "out").read_text() == text.upper().replace("\n", " |\n")
     assert translated_lines(tmp_path) == 200 - done
@@ -327,7 +328,7 @@ def test_output_appears_only_when_it_is_complete(tmp_path, called, fake):
 
 
 def test_each_window_is_sent_off_before_the_next_is_read(tmp_path):
-    process = subprocess.Popen([*script(tmp_path), "--window", "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = warm.begin([*script(tmp_path), "--window", "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     for word in (b"one", b"two"):  # waits for each answer before it gives the next line
         process.stdin.write(word + b"\n")
         process.stdin.flush()
@@ -337,7 +338,7 @@ def test_each_window_is_sent_off_before_the_next_is_read(tmp_path):
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(tmp_path):
-    process = subprocess.Popen([*script(tmp_path), "--window", "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = warm.begin([*script(tmp_path), "--window", "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdin.write(b"one\n")
     process.stdin.flush()
     assert process.stdout.readline()
@@ -350,11 +351,6 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path):
 
 
 # ---- on a terminal
-
-
-def heeds_interrupts():
-    "A program that a shell put into the background begins with interrupts ignored, and hands that on."
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def until(terminal, wanted, seconds=60):
@@ -374,7 +370,7 @@ def test_on_a_terminal_each_line_is_answered(tmp_path, end, status):
     ours, theirs = os.openpty()
     os.set_blocking(ours, False)
     command = [*script(tmp_path), "--beam", "1"]
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, preexec_fn=heeds_interrupts)
+    process = warm.begin(command, stdin=theirs, stdout=theirs, stderr=theirs)
     until(ours, b"> ")
     os.write(ours, "für\n".encode())
     assert "FÜR |".encode() in until(ours, b"|\r\n> ")
@@ -569,7 +565,7 @@ def test_the_same_command_goes_on_and_another_run_is_refused(model, text, tmp_pa
 def test_an_interrupted_training_goes_on_to_the_same_weights(text, model, tmp_path):
     arguments = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, *RECIPE, "--out", tmp_path / "out"]
     command = [sys.executable, "-m", "annotated", *map(str, arguments)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    process = warm.begin(command, stderr=subprocess.PIPE)
     log = tmp_path / "out" / "log.jsonl"
     while not (log.exists() and log.read_text().count("\n") > 20):
         assert process.poll() is None, process.stderr.read()
@@ -704,10 +700,21 @@ def test_a_mistake_in_a_process_of_its_own_is_a_line_and_a_status(tmp_path):
     assert done.returncode == 2 and done.stderr.count(b"\n") == 1 and done.stdout == b""
 
 
-def test_the_grammar_is_written_as_text(called, tmp_path):
+@functools.cache
+def the_grammar():
+    return grammar_corpus()
+
+
+@pytest.fixture
+def once(monkeypatch):
+    "The grammar's corpus takes seconds: it is made once for the tests that write it."
+    monkeypatch.setattr(corpora, "grammar_corpus", the_grammar)
+
+
+def test_the_grammar_is_written_as_text(called, tmp_path, once):
     status, out, said = called("fetch", "grammar", "--folder", tmp_path)
     assert status == 0 and said == "" and out == f"grammar is in {tmp_path}\n"
-    corpus = grammar_corpus()
+    corpus = the_grammar()
     for part in ("train", "validation", "test"):
         lines = (tmp_path / "grammar" / f"{part}.tsv").read_bytes().decode().split("\n")
         assert [tuple(line.split("\t")) for line in lines] == [*getattr(corpus, part), ("",)]
@@ -1073,7 +1080,7 @@ def test_damaged_tokens_are_made_anew(model, text, tmp_path, called):
     assert called(*arguments)[0] == 0 and (folder / "tokens" / "tokens.bin").read_bytes() == whole
 
 
-def test_a_grammar_that_somebody_has_changed_stays(called, tmp_path):
+def test_a_grammar_that_somebody_has_changed_stays(called, tmp_path, once):
     (tmp_path / "grammar").mkdir()
     (tmp_path / "grammar" / "test.tsv").write_text("mine")
     status, _, said = called("fetch", "grammar", "--folder", tmp_path)
@@ -1147,7 +1154,7 @@ def test_what_ends_a_process_gives_its_status(tmp_path):
     (tmp_path / "model" / "config.json").write_text("{}")
     for number, times in ((signal.SIGINT, 5), (signal.SIGTERM, 2), (signal.SIGHUP, 1)):
         command = [sys.executable, "-c", code, "translate", "--model", str(tmp_path / "model"), *rest]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, preexec_fn=heeds_interrupts)
+        process = warm.begin(command, stderr=subprocess.PIPE)
         note = tmp_path / "out.part.json"
         done = json.loads(note.read_text())["lines"] if note.exists() else 0
         while not note.exists() or json.loads(note.read_text())["lines"] < done + 2:
@@ -1175,7 +1182,7 @@ def test_a_request_to_stop_while_it_starts_is_a_stop(name, tmp_path):
 def test_a_full_or_broken_stderr_changes_no_status(tmp_path, text):
     refused = [sys.executable, "-m", "annotated", "translate", "--model", str(tmp_path)]
     with open("/dev/full", "w") as full:
-        assert subprocess.run(refused, stderr=full).returncode == 2
+        assert warm.begin(refused, stderr=full).wait() == 2
     arguments = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, *RECIPE[:-1], 10**6, "--out", tmp_path / "out"]
     command = [sys.executable, "-m", "annotated", *map(str, arguments)]
     env = {name: value for name, value in os.environ.items() if name != "TQDM_DISABLE"}  # the bar is what is written

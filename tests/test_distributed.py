@@ -11,17 +11,18 @@ from functools import partial
 
 import pytest
 import torch
+import warm
 from test_gpu import close, model_of, some_pairs
 
 from annotated import cli, gpu
 from annotated.data import Batches, make_batch
 from annotated.distributed import (
     DistributedUpdate,
-    Elsewhere,
     ProcessGroup,
-    SharedBatches,
     _DistributedRun,
+    _Elsewhere,
     _report_lost_process,
+    _SharedBatches,
     _torchrun_group,
     fast_run,
     load_shards,
@@ -46,7 +47,7 @@ def start_two(function, folder, *arguments):
     quiet = os.environ | {"OMP_NUM_THREADS": "1"}
     meet = f"file://{folder}/meet"
     started = [
-        subprocess.Popen([sys.executable, "-c", code], env=quiet | {"RANK": str(r), "MEET": meet}, stderr=subprocess.PIPE, text=True)
+        warm.begin([sys.executable, "-c", code], env=quiet | {"RANK": str(r), "MEET": meet}, stderr=subprocess.PIPE, text=True)
         for r in (0, 1)
     ]
     try:
@@ -87,7 +88,7 @@ def in_two_processes(folder):
         torch.save([model.state_dict(), model_begun.state_dict(), [line["loss"] for line in log]], f"{folder}/found.pt")
         assert not log[0]["loss"] != log[0]["loss"]
     torch.manual_seed(0)
-    shared = SharedBatches(Batches(some_pairs(60), 30, 30), group)
+    shared = _SharedBatches(Batches(some_pairs(60), 30, 30), group)
     _, shared_log = run_of(group, f"{folder}/shared", batches=shared)  # over several epochs
     assert [line["loss"] for line in shared_log] == [line["loss"] for line in log]
     assert [line["tokens"] for line in shared_log] == [line["tokens"] for line in log]
@@ -287,7 +288,7 @@ def test_a_process_makes_its_own_share_only(monkeypatch):
     real = Batches.build
     monkeypatch.setattr(Batches, "build", lambda self, plan, k: made.append(k) or real(self, plan, k))
     batches = Batches(some_pairs(60), 30, 30)
-    shares = [SharedBatches(batches, ProcessGroup(rank, 3)) for rank in range(3)]
+    shares = [_SharedBatches(batches, ProcessGroup(rank, 3)) for rank in range(3)]
     count = len(batches.plan())
     for epoch in (0, 1):
         found = [list(share(epoch)) for share in shares]
@@ -296,7 +297,7 @@ def test_a_process_makes_its_own_share_only(monkeypatch):
             turn = (epoch * count + k) % 3  # an update may reach into the next epoch
             assert torch.equal(told[turn][1], batch[1])
             others = [source for rank, (source, _) in enumerate(told) if rank != turn]
-            assert others == 2 * [Elsewhere((batch[1][:, 1:] != 0).sum().item())]
+            assert others == 2 * [_Elsewhere((batch[1][:, 1:] != 0).sum().item())]
     assert len(made) == 2 * 2 * count  # each once by a process, once by us
 
 
@@ -306,11 +307,11 @@ def test_a_training_that_goes_on_keeps_the_shares(feed):
     count = len(batches.plan())
     assert count % 3  # an epoch ends within a round
     for place in ((0, 3), (0, count), (1, 1), (2, count - 1)):
-        coming = _stream(feed(SharedBatches(batches, ProcessGroup(2, 3))), *place)
+        coming = _stream(feed(_SharedBatches(batches, ProcessGroup(2, 3))), *place)
         first = place[0] * count + place[1]
         for n in range(first, first + 2 * count):
             source, _, _ = next(coming)
-            assert isinstance(source, Elsewhere) == (n % 3 != 2)
+            assert isinstance(source, _Elsewhere) == (n % 3 != 2)
 
 
 def test_a_corpus_on_a_disk_gives_its_pages_back_in_every_process():
@@ -322,14 +323,14 @@ def test_a_corpus_on_a_disk_gives_its_pages_back_in_every_process():
 
     for rank in range(4):
         pairs = OnDisk(some_pairs(400))
-        made = [source for source, _ in SharedBatches(Batches(pairs, 30, 30), ProcessGroup(rank, 4))()]
+        made = [source for source, _ in _SharedBatches(Batches(pairs, 30, 30), ProcessGroup(rank, 4))()]
         assert pairs.forgotten == sum(isinstance(s, torch.Tensor) for s in made) // 8 > 2
 
 
 def test_tokens_of_static_batches_are_counted_without_their_filling():
     batches = gpu.StaticBatches(some_pairs(60), 32, 32)
-    for (source, _), (_, target) in zip(SharedBatches(batches, ProcessGroup(1, 97))(), batches(), strict=False):
-        if isinstance(source, Elsewhere):
+    for (source, _), (_, target) in zip(_SharedBatches(batches, ProcessGroup(1, 97))(), batches(), strict=False):
+        if isinstance(source, _Elsewhere):
             assert source.tokens == (target[:, 1:] != 0).sum()
 
 

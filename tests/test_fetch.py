@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from dataclasses import replace
@@ -15,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import warm
 
 from annotated import corpora
 from annotated.corpora import _Download, _fetch_file, _missing_files, _Published, cache_folder, fetch, load_corpus
@@ -401,22 +401,23 @@ PROGRAM = """
 import sys
 from annotated.corpora import CORPORA, _Download, _Published, fetch
 
-path, address, size, sha256 = sys.argv[1:]
+folder, path, address, size, sha256 = sys.argv[1:]
 CORPORA["toy"] = _Published((_Download(path, address, int(size), sha256),), "a licence", None)
 print("ready", flush=True)
 try:
-    print(fetch("toy", sys.path[0] or ".", pause=0.01))
+    print(fetch("toy", folder, pause=0.01))
 except KeyboardInterrupt:
     sys.exit(130)
 """
 
 
 def start(server, folder, bars="1"):
-    (folder / "program.py").write_text(textwrap.dedent(PROGRAM))
     file = server.file()
-    return subprocess.Popen(
-        [sys.executable, str(folder / "program.py"), file.path, file.address, str(file.size), file.sha256],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "no_proxy": "127.0.0.1", "TQDM_DISABLE": bars},
+    command = [sys.executable, "-c", PROGRAM, str(folder), file.path, file.address, str(file.size), file.sha256]
+    begin = warm.begin if bars else subprocess.Popen  # whether there are bars is settled when tqdm is imported
+    return begin(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "no_proxy": "127.0.0.1", "TQDM_DISABLE": bars},
     )  # fmt: skip
 
 

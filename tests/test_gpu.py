@@ -191,7 +191,7 @@ def test_the_loss_in_pieces_is_the_loss(rows, eps):
     target = torch.randint(0, 17, (2, 13))
     target[1, 7:] = 0
     expected = label_smoothed_loss(x @ W.T, target, eps, 0, "sum")
-    found = gpu.chunked_loss(x, W, target, gpu.Pieces(eps, 0, rows))
+    found = gpu.chunked_loss(x, W, target, gpu._Pieces(eps, 0, rows))
     close(found, expected)
     for a, b in zip(torch.autograd.grad(3 * found, (x, W)), torch.autograd.grad(3 * expected, (x, W)), strict=True):
         close(a, b)
@@ -205,7 +205,7 @@ def test_the_loss_in_pieces_never_holds_all_logits():
         return gpu._loss_piece(x, W, *rest)
 
     x, W = torch.randn(100, 8), torch.randn(11, 8)
-    gpu.chunked_loss(x, W, torch.randint(1, 11, (100,)), gpu.Pieces(rows=32, compute=watch))
+    gpu.chunked_loss(x, W, torch.randint(1, 11, (100,)), gpu._Pieces(rows=32, compute=watch))
     assert seen == [32, 32, 32, 4]
 
 
@@ -215,7 +215,7 @@ def test_the_loss_in_pieces_never_holds_all_logits():
 )
 def test_the_loss_in_pieces_refuses(x, W, target, rows, message):
     with pytest.raises(ValueError, match=message):
-        gpu.chunked_loss(torch.randn(x), torch.randn(W), torch.ones(target, dtype=torch.long), gpu.Pieces(rows=rows))
+        gpu.chunked_loss(torch.randn(x), torch.randn(W), torch.ones(target, dtype=torch.long), gpu._Pieces(rows=rows))
 
 
 @pytest.mark.parametrize("kind", [gpu.TrainStep, graphs.CudaGraphTrainStep])

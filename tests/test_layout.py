@@ -10,12 +10,6 @@ import pytest
 import yaml
 from chapters import ROOT, chosen, paths, read, woven
 
-
-def test_the_chapters_keep_their_form(capsys):
-    failed = layout.main([])
-    assert not failed, capsys.readouterr().out
-
-
 EXERCISE = """
 ### Exercise {n}: double
 

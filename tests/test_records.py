@@ -12,9 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import warm
 
 from annotated.files import sha256_of
-from annotated.records import Record, about_corpus, about_model, check_same, commit, provenance, read_run
+from annotated.records import Record, _check_same, about_corpus, about_model, commit, provenance, read_run
 from annotated.training import Recipe
 from annotated.transformer import TINY
 
@@ -151,7 +152,7 @@ def test_a_field_may_differ_that_the_caller_frees(tmp_path):
     run = read_run(tmp_path)
     assert run["recipe"]["steps"] == 10 and run["continued"][0]["steps"] == 20
     with pytest.raises(ValueError, match="warmup"):
-        check_same(tmp_path, free=("steps",), recipe=Recipe(steps=20, warmup=1))
+        _check_same(tmp_path, free=("steps",), recipe=Recipe(steps=20, warmup=1))
 
 
 def test_a_field_that_came_since_had_its_default(tmp_path):
@@ -159,9 +160,9 @@ def test_a_field_that_came_since_had_its_default(tmp_path):
     run = read_run(tmp_path)
     del run["config"]["bias"]
     (tmp_path / "run.json").write_text(json.dumps(run))
-    check_same(tmp_path, config=TINY)
+    _check_same(tmp_path, config=TINY)
     with pytest.raises(ValueError, match="bias=False, now bias=True"):
-        check_same(tmp_path, config=replace(TINY, bias=True))
+        _check_same(tmp_path, config=replace(TINY, bias=True))
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"config": 7}', "[" * 100_000, '{"data": "x"}'])
@@ -204,7 +205,7 @@ for number in range(20):
 
 
 def test_processes_that_share_a_record_lose_nothing(tmp_path):
-    processes = [subprocess.Popen([sys.executable, "-c", ADD, tmp_path, str(100 * i)]) for i in range(3)]
+    processes = [warm.begin([sys.executable, "-c", ADD, tmp_path, str(100 * i)]) for i in range(3)]
     assert [process.wait() for process in processes] == [0, 0, 0]
     runs = Record(tmp_path).scores["runs"]
     assert sorted(runs) == [100 * i + n for i in range(3) for n in range(20)]

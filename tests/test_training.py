@@ -13,6 +13,7 @@ from functools import partial
 
 import pytest
 import torch
+import warm
 from safetensors.torch import load_file
 
 from annotated import training
@@ -127,7 +128,7 @@ def test_the_stream_goes_on_in_the_middle_of_an_epoch():
 
 SCRIPT = """
 import sys, time
-sys.path[:0] = ["tests", "."]
+sys.path[:0] = ["tests", "tools", "."]
 import torch
 torch.set_num_threads(1)
 from test_training import some_batches, tiny_model
@@ -141,7 +142,7 @@ train(tiny_model(P_drop=0.3), Recipe(steps=60, warmup=5, save_every=7, keep=3), 
 
 
 def start(folder):
-    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    return warm.begin([sys.executable, "-c", SCRIPT, str(folder)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
 
 def wait_for_lines(folder, count):
@@ -267,7 +268,7 @@ def test_the_greatest_seed_trains():
 # the disk be full; then train on. Prints how many changes were tried, and the messages of the full disk.
 AT_EVERY_CHANGE = """
 import json, os, signal, sys
-sys.path[:0] = ["tests", "."]
+sys.path[:0] = ["tests", "tools", "."]
 import torch
 torch.set_num_threads(1)
 from pathlib import Path
@@ -333,7 +334,7 @@ print(json.dumps([at - 1, (base / "messages").read_text().splitlines()]))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system that forks processes")
 @pytest.mark.parametrize("what", ["kill", "full"])
 def test_no_change_of_the_folder_is_a_bad_moment(what, tmp_path):
-    done = subprocess.run([sys.executable, "-c", AT_EVERY_CHANGE, str(tmp_path), what], capture_output=True, text=True, timeout=300)
+    done = warm.run([sys.executable, "-c", AT_EVERY_CHANGE, str(tmp_path), what], text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     tried, messages = json.loads(done.stdout)
     assert tried > 20 and bool(messages) == (what == "full")
@@ -345,7 +346,7 @@ def test_no_change_of_the_folder_is_a_bad_moment(what, tmp_path):
 
 LIMITED = """
 import resource, sys
-sys.path[:0] = ["tests", "."]
+sys.path[:0] = ["tests", "tools", "."]
 from test_training import some_batches, tiny_model
 from annotated.training import Recipe, train
 def filling(epoch, position):
@@ -364,7 +365,7 @@ except OSError as error:
 def test_a_limit_on_files_loses_no_earlier_checkpoint(size, tmp_path):
     pytest.importorskip("resource")
     command = [sys.executable, "-c", LIMITED, str(tmp_path / "full"), str(size)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = warm.run(command, text=True, timeout=300)
     assert done.returncode == 1 and "File too large" in done.stderr
     assert "kept: checkpoint 0000006 and those before; make room" in done.stderr.splitlines()[-1]
     assert [path.name for path in (tmp_path / "full/checkpoints").iterdir() if path.name > "0000006"] == []

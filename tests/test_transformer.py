@@ -15,11 +15,11 @@ import annotated.transformer as module
 from annotated.attention import scaled_dot_product_attention
 from annotated.layers import LayerNorm
 from annotated.transformer import (
-    ACTIVATIONS,
+    _ACTIVATIONS,
+    _NORMS,
+    _POSITIONS,
     BASE,
     BIG,
-    NORMS,
-    POSITIONS,
     TINY,
     Config,
     Decoder,
@@ -325,20 +325,20 @@ def test_widths_arrive_where_they_belong():
 
 
 def test_fields_choose_parts():
-    for name, kind in NORMS.items():
+    for name, kind in _NORMS.items():
         encoder = Encoder(replace(SMALL, norm=name))
         assert type(encoder.layers[0].add_norm[0]) is kind
     assert isinstance(Decoder(SMALL).norm, nn.Identity)
     assert not isinstance(Decoder(replace(SMALL, final_norm=True)).norm, nn.Identity)
     source, target = batch()
-    made = [Transformer(replace(SMALL, positions=name)).eval() for name in POSITIONS]
+    made = [Transformer(replace(SMALL, positions=name)).eval() for name in _POSITIONS]
     for model in made[1:]:
         model.load_state_dict(made[0].state_dict(), strict=False)
     logits = [model(source, target) for model in made]
     assert not torch.allclose(logits[0], logits[1]) and not torch.allclose(logits[0], logits[2])
-    for name in ACTIVATIONS:
+    for name in _ACTIVATIONS:
         layer = Transformer(replace(SMALL, activation=name)).encoder.layers[0]
-        assert layer.feed_forward.activation is ACTIVATIONS[name]
+        assert layer.feed_forward.activation is _ACTIVATIONS[name]
     biases = [name for name, _ in Transformer(SMALL).named_parameters() if ".W_" in name and name.endswith("bias")]
     assert biases and all(".feed_forward." in name for name in biases)
 

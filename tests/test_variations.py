@@ -21,9 +21,9 @@ from annotated.variations import (
     _T_975,
     RELEASED_PRESETS,
     TABLE_3,
-    AdditiveHeads,
-    BilinearHeads,
     Variation,
+    _AdditiveHeads,
+    _BilinearHeads,
     _prediction_interval,
     shrink,
 )
@@ -43,7 +43,7 @@ def heads():
 # ---- scores
 
 
-@pytest.mark.parametrize("kind", [AdditiveHeads, BilinearHeads])
+@pytest.mark.parametrize("kind", [_AdditiveHeads, _BilinearHeads])
 def test_the_scores_are_the_formula_for_every_pair(kind):
     torch.manual_seed(0)
     attention, (Q, K, V) = kind(h, d_k).double(), heads()
@@ -58,7 +58,7 @@ def test_the_scores_are_the_formula_for_every_pair(kind):
                 row = []
                 for s in range(S):
                     q, k = Q[b, i, t], K[b, i, s]
-                    additive = kind is AdditiveHeads
+                    additive = kind is _AdditiveHeads
                     row.append(attention.v[i] @ (q + k).tanh() if additive else q @ attention.W[i] @ k / d_k**0.5)
                 allowed = mask[b, 0, t]
                 weights = torch.stack(row).masked_fill(~allowed, -torch.inf).softmax(-1).nan_to_num(0)
@@ -70,7 +70,7 @@ def test_every_attention_scores_with_parameters_of_its_own_which_learn(name):
     torch.manual_seed(0)
     config = replace(TINY, N=2, d_model=8, d_ff=8, h=2, vocab=11, P_drop=0.0)
     model = _SCORES[name].model(config)
-    added = [m for m in model.modules() if isinstance(m, AdditiveHeads | BilinearHeads)]
+    added = [m for m in model.modules() if isinstance(m, _AdditiveHeads | _BilinearHeads)]
     assert len({id(m) for m in added}) == 2 + 2 * 2
     source, target = torch.randint(4, 11, (3, 5)), torch.randint(4, 11, (3, 6))
     model(source, target).logsumexp(-1).sum().backward()

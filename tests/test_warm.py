@@ -1,7 +1,8 @@
-"""A warm kernel is one that was forked, and otherwise the kernel that jupyter_client would have started."""
+"""What is forked from a warm process is otherwise the kernel, or the program, that would have been started."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -153,3 +154,54 @@ def test_elsewhere_nothing_is_changed(monkeypatch):
     monkeypatch.setattr(Factory.instance(), "default_provisioner_name", "local-provisioner")
     warm.kernels()
     assert Factory.instance().default_provisioner_name == "local-provisioner"
+
+
+SEEN = """import json, os, signal, sys
+assert not {"warm", "kernel", "chapters"} & set(sys.modules)
+print(json.dumps([sys.path, sys.argv, os.getcwd(), __name__, __name__ in sys.modules, sys.stdin.read(), hash("a"), os.isatty(1),
+    signal.getsignal(signal.SIGINT).__name__, list(os.environ)]))
+print("said", file=sys.stderr)
+sys.exit(3)"""
+
+
+@pytest.mark.parametrize("how", ["-c", "-m"])
+def test_a_program_sees_no_difference(how, tmp_path):
+    (tmp_path / "seen.py").write_text(SEEN)
+    command = [sys.executable, how, SEEN if how == "-c" else "seen", "a", "b c"]
+    given = {"input": "für\n", "text": True, "cwd": tmp_path}
+    found, wanted = warm.run(command, **given | {"input": b"f\xc3\xbcr\n"}), subprocess.run(command, capture_output=True, env={**os.environ}, **given)
+    assert (found.returncode, found.stderr) == (wanted.returncode, wanted.stderr) == (3, "said\n")
+    (*warmly, there), (*coldly, here) = json.loads(found.stdout), json.loads(wanted.stdout)
+    assert warmly == coldly and not set(there) ^ set(here)
+
+
+ENDS = {"pass": 0, "import sys; sys.exit('why')": 1, "1 / 0": 1, "import os; os.abort()": -6,
+        "import sys, atexit; atexit.register(print, 'why', file=sys.stderr); sys.exit(259)": 3}
+
+
+@pytest.mark.parametrize("code", ENDS)
+def test_a_program_ends_as_it_would(code):
+    done = warm.run([sys.executable, "-c", code], text=True)
+    said = "why" if "why" in code else "ZeroDivisionError: division by zero" if "/" in code else ""
+    assert done.returncode == ENDS[code] and (done.stderr.splitlines() or [""])[-1].startswith(said)
+
+
+def test_one_talks_with_a_program_and_stops_it():
+    code = "import sys\nfor line in sys.stdin: print(line.upper(), end='', flush=True)"
+    pipe = subprocess.PIPE
+    one, other = (warm.Program([sys.executable, "-c", code], stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(2))
+    for program in (one, other):
+        program.stdin.write("a\n")
+        program.stdin.flush()
+        assert program.stdout.readline() == "A\n" and program.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        one.wait(0.1)
+    one.stdin.close()
+    assert one.communicate() == ("", "") and one.returncode == 0
+    other.send_signal(signal.SIGKILL)
+    assert other.wait() == -9 and gone(other.pid)
+
+
+def test_only_a_program_of_this_python_is_one():
+    with pytest.raises(ValueError, match="a program is .* -c or -m"):
+        warm.Program(["sleep", "60"])

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 from chapters import ROOT
@@ -33,7 +32,6 @@ def test_the_linter_finds_what_is_wrong_with_a_script(tmp_path):
     folder, node = fetch.fetch(), shutil.which("node")
     if folder is None or node is None:
         pytest.skip("eslint comes from npm and runs in node, which are not here")
-    assert subprocess.run([sys.executable, FOLDER / "lint.py"]).returncode == 0
     (tmp_path / "eslint.config.mjs").write_text((FOLDER / "eslint.config.mjs").read_text())
     (tmp_path / "node_modules").symlink_to(folder / "lint" / "node_modules")
     (tmp_path / "bad.js").write_text("var used = undefinedName;\n")
