@@ -212,7 +212,7 @@ def test_a_beam_is_stepped_and_widened_by_keyboard(alive, width):  # noqa: F811
     answered(page)
     found, *_ = searched(START, 3, 0.6)[0][3]
     assert [plain(row[2]) for row in rows(page, 0) if row[3]] == sorted((round(p, 2) for p, _ in found.values()), reverse=True)
-    page.get_by_role("slider", name="α").press("End")
+    page.get_by_role("slider", name="Length penalty α").press("End")
     page.get_by_role("textbox").fill(EVERYDAY[1])
     answered(page)
     steps, _ = searched(EVERYDAY[1], 3, 2.0)

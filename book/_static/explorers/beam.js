@@ -126,8 +126,8 @@
     let found = globalThis.annotated.first.beam, step = START.step, fresh = false;
     const stage = el("div", { class: "tree", tabindex: 0, role: "region", "aria-label": "The tree of the search" });
     const below = el("div", { class: "below" }), where = el("output", { class: "where" });
-    const width = slider({ label: "Width k", min: 1, max: 8, value: START.beam, change: () => line.again() });
-    const alpha = slider({ label: "\u03b1", min: 0, max: 2, step: 0.1, value: START.alpha, show: (x) => words(x, 1), change: () => line.again() });
+    const width = slider({ label: "Beam width k", min: 1, max: 8, value: START.beam, change: () => line.again() });
+    const alpha = slider({ label: "Length penalty \u03b1", min: 0, max: 2, step: 0.1, value: START.alpha, show: (x) => words(x, 1), change: () => line.again() });
     const line = sentence({
       root, value: START.text, say,
       ask: (model, text, signal) => {
