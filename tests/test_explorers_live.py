@@ -430,9 +430,12 @@ def test_heads_are_switched_by_keyboard(alive, width):  # noqa: F811
     wanted = [whole[0], f"mean probability of a token {whole[1]:.2f}", less[0], f"mean probability of a token {less[1]:.2f}"]
     assert result(page) == wanted
     assert untouched(page)
+    buttons = page.locator(".readings button")
+    assert buttons.all_inner_texts() == ["off", "off", "on", "on", "off", "off"]  # what each does to its row
     give_weights(page)
     page.get_by_role("checkbox", name="encoder, layer 1, head 2", exact=True).press("Space")
     answered(page)
+    assert buttons.all_inner_texts() == ["on", "off", "on", "on", "off", "off"]
     less = without(text, [*decoder, ("encoder", 0, 1)])
     assert result(page)[2:] == [less[0], f"mean probability of a token {less[1]:.2f}"]
     for layer in (1, 2):

@@ -288,7 +288,7 @@ def test_500_sentences_of_tatoeba():
 
 
 @with_node
-@pytest.mark.parametrize("options", [{"beam": 2, "alpha": 0}, {"beam": 8, "alpha": 1.5}, {"beam": 3, "maxLen": 4}])
+@pytest.mark.parametrize("options", [{"beam": 2, "alpha": 0}, {"beam": 8, "alpha": 1.5}, {"beam": 3, "maxLen": 4}, {"beam": 3, "alpha": -1}])
 def test_width_penalty_and_limit_mean_the_same(options):
     translator = reference("tatoeba-cpu")
     found = in_node(BODY, {"texts": EVERYDAY, "options": options})

@@ -156,7 +156,7 @@
       const going = step > 1 ? found.steps[step - 2].hypotheses.filter(({ score }) => score === null).length : 1;
       below.replaceChildren(
         el("p", { class: "verdict" }, reason(found, step), over),
-        el("p", {}, `The best of ${going} \u00d7 ${words(found.vocab, 0)} candidates, by log P:`), list(found, step), finished(found, step));
+        el("p", {}, `The best of ${going} \u00d7 ${words(found.vocab, 0)} candidates, by log P; in the tree, dashed boxes are not kept:`), list(found, step), finished(found, step));
       say(`Step ${step}. ${reason(found, step)}${over}`);
     }
     const steps = player({

@@ -100,7 +100,7 @@
     const redraw = once(draw);
     root.append(
       canvas(2 * SIDE + 12, SIDE + 22, { group: "A plane with the query and the keys, and one with the values and the output" },
-        left.ground, right.ground, wires, marks, output, outputName),
+        left.ground, right.ground, wires, marks, outputName, output),
       el("p", { class: "note" }, "Drag a point, or choose one with the Tab key and move it with the arrow keys. The output follows by itself."),
       el("div", { class: "controls" }, scale, heat), numbers);
     draw();

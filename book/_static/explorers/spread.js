@@ -44,7 +44,7 @@
 
   function build(root, say) {
     let seed = 1, drawn = products(seed), late = false;
-    const WIDE = 360, HIGH = 104, ROW = HIGH + 42, GAP = 12, BAR = (WIDE - GAP * (WORDS.length + 1)) / WORDS.length;
+    const WIDE = 360, HIGH = 104, ROW = HIGH + 48, GAP = 12, BAR = (WIDE - GAP * (WORDS.length + 1)) / WORDS.length;
     const panels = ["not divided", "divided by √d_k"].map((title, row) => {
       const top = row * ROW;
       const bars = WORDS.map((_, i) => svg("rect", { class: "bar", x: GAP + i * (BAR + GAP), width: BAR }));
