@@ -50,6 +50,8 @@ def test_products_spread_as_the_root_of_the_width(d_k):
     assert rows.shape == (4000, 5)  # at d_k 1 a query's square scales all five: many queries for a spread within a few percent
     torch.testing.assert_close(rows.std(), torch.tensor(float(d_k) ** 0.5), rtol=0.1, atol=0)
     assert rows.mean().abs() < 0.1 * d_k**0.5
+    if d_k == 1:  # a query near 0 makes all of its products small
+        assert torch.corrcoef(rows.abs().T)[0, 1:].min() > 0.3
 
 
 @with_node
