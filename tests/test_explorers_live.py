@@ -167,9 +167,10 @@ def test_candidates_are_the_likeliest_and_the_best_are_kept():
 
 
 @with_node
-def test_the_tree_joins_what_belongs_together():
-    steps, boxes, way = asked("beam", """it.search(model, given, { beam: 4, alpha: 0.6 })
-      .then(({ steps }) => [steps, it.boxes(steps, steps.length), it.winner(steps)])""", EVERYDAY[0])
+@pytest.mark.parametrize("text, beam", [(EVERYDAY[0], 4), (START, 2)])
+def test_the_tree_joins_what_belongs_together(text, beam):
+    steps, boxes, way = asked("beam", """it.search(model, given.text, { beam: given.beam, alpha: 0.6 })
+      .then(({ steps }) => [steps, it.boxes(steps, steps.length), it.winner(steps)])""", {"text": text, "beam": beam})
     for box in boxes:
         before = steps[box["step"] - 2]["hypotheses"] if box["step"] > 1 else [{"ids": [], "score": None}]
         parent = before[box["parent"]]
@@ -184,6 +185,7 @@ def test_the_tree_joins_what_belongs_together():
     for t, place in enumerate(way):
         one = steps[t]["hypotheses"][place]
         assert one["ids"] == best["ids"][: len(one["ids"])]
+    assert text != START or 1 in way  # the chapter's search, in which the second overtakes the first
 
 
 def rows(page, which):
