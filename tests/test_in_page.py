@@ -315,12 +315,13 @@ def test_the_attention_of_an_answer_is_that_of_its_own_pass():
 
 
 @with_node
-def test_steps_tell_the_search():
+@pytest.mark.parametrize("beam", [4, 8])
+def test_steps_tell_the_search(beam):
     """Each hypothesis continues its parent by a candidate that was kept; log-probabilities add up."""
-    steps = in_node("return (await engine.translate(model, given)).steps;", EVERYDAY[0])
+    steps = in_node("return (await engine.translate(model, given.text, { beam: given.beam })).steps;", {"text": EVERYDAY[0], "beam": beam})
     before = [{"ids": [], "logP": 0.0, "score": None}]
     for step in steps:
-        assert len(step["hypotheses"]) <= 4
+        assert len(step["hypotheses"]) == beam
         kept = [c for c in step["candidates"] if c["kept"]]
         for place, one in enumerate(step["hypotheses"]):
             parent = before[one["parent"]]
@@ -333,7 +334,14 @@ def test_steps_tell_the_search():
             assert parent["logP"] + np.log(by["p"]) == pytest.approx(by["logP"], abs=1e-9)
         before = step["hypotheses"]
     finished = [one["score"] for one in before if one["score"] is not None]
-    assert steps[-1] and max(finished) == in_node("return (await engine.translate(model, given)).score;", EVERYDAY[0])
+    assert steps[-1] and max(finished) == in_node("return (await engine.translate(model, given.text, { beam: given.beam })).score;", {"text": EVERYDAY[0], "beam": beam})
+
+
+@with_node
+def test_of_a_long_sentence_the_beginning_is_read():
+    body = "const { source, cut } = await engine.translate(model, given, { longest: 7, maxLen: 1 }); return [source, cut];"
+    ids = reference("tatoeba-cpu").vocabulary.encode(EVERYDAY[0])
+    assert in_node(body, EVERYDAY[0]) == [[*ids[:7], 2], len(ids) - 1 - 7]
 
 
 HEADS = [[["cross", 1, 2]], [["encoder", 0, 0], ["encoder", 0, 1]], [["decoder", 1, 3]], [["cross", 0, i] for i in range(4)]]
