@@ -84,6 +84,7 @@ def test_it_starts_with_the_chapters_example_and_follows_an_edit(alive, width): 
     ]  # as in the drawing and in the chapter's cells
     assert page.locator(".bleu .word.lit").count() == 6 and page.locator(".bleu .word.unlit").inner_text() == "der"
     assert page.locator(".lanes i.lit.first").count() == 4 + 3 + 2
+    assert not page.get_by_text("counts half a match").is_visible()  # the remark on a star that is not there yet
 
     page.get_by_label("output").fill("")
     page.get_by_label("output").press_sequentially("der Hund sieht")
@@ -94,6 +95,7 @@ def test_it_starts_with_the_chapters_example_and_follows_an_edit(alive, width): 
     expected = bleu(["der Hund ich weiß"], [reference], tokenize="none")[0]
     assert numbers(page)[-1] == ["BLEU", f"{expected:.1f}"] and expected > 0
     assert numbers(page)[2][1] == "0.5 of 2 *"  # no triple matches
+    assert page.get_by_text("counts half a match").is_visible()
 
     for name, text in {
         "the reference": reference,

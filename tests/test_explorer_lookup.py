@@ -45,11 +45,13 @@ def test_the_still_begins_as_the_explorer():
 @with_node
 @pytest.mark.parametrize("d_k", [1, 64, 1024])
 def test_products_spread_as_the_root_of_the_width(d_k):
-    draws = f"const next = shared.random(5); return Array.from({{ length: 3000 }}, () => it.products({d_k}, next));"
+    draws = f"const all = it.products(5, 4000); for (let i = 0; i < {d_k}; i++) all.grow(); return all.widths.at(-1);"
     rows = torch.tensor(node("spread", f"(() => {{ {draws} }})()"))
-    assert rows.shape == (3000, 8)  # at d_k 1 a query's square scales all eight: many queries for a spread within a few percent
+    assert rows.shape == (4000, 5)  # at d_k 1 a query's square scales all five: many queries for a spread within a few percent
     torch.testing.assert_close(rows.std(), torch.tensor(float(d_k) ** 0.5), rtol=0.1, atol=0)
     assert rows.mean().abs() < 0.1 * d_k**0.5
+    if d_k == 1:  # a query near 0 makes all of its products small
+        assert torch.corrcoef(rows.abs().T)[0, 1:].min() > 0.3
 
 
 @with_node
@@ -101,11 +103,15 @@ def test_the_root_keeps_the_spread(alive, width):  # noqa: F811
     page = alive("spread", width)
     page.get_by_role("slider", name="d_k").focus()
     page.keyboard.press("End")
-    page.wait_for_timeout(300)
+    told = "n => document.querySelector('.told').textContent.startsWith(`At d_k ${n} `)"
+    page.wait_for_function(told, arg=1024)
     (_, plain, divided), (_, sharp, soft), _ = cells(page)
     assert 25 < float(plain) < 40 and 0.8 < float(divided) < 1.2
     assert float(sharp) > 0.9 > 0.6 > float(soft)
-    before = cells(page)
+    before = page.text_content(".readings")
     page.get_by_role("button", name="Draw again").click()
-    page.wait_for_timeout(300)
-    assert cells(page) != before
+    page.wait_for_function("before => document.querySelector('.readings').textContent !== before", arg=before)
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Home")
+    page.wait_for_function(told, arg=1)
+    assert cells(page)[0][1] == cells(page)[0][2]  # the root of 1 changes nothing

@@ -167,9 +167,10 @@ def test_candidates_are_the_likeliest_and_the_best_are_kept():
 
 
 @with_node
-def test_the_tree_joins_what_belongs_together():
-    steps, boxes, way = asked("beam", """it.search(model, given, { beam: 4, alpha: 0.6 })
-      .then(({ steps }) => [steps, it.boxes(steps, steps.length), it.winner(steps)])""", EVERYDAY[0])
+@pytest.mark.parametrize("text, beam", [(EVERYDAY[0], 4), (START, 2)])
+def test_the_tree_joins_what_belongs_together(text, beam):
+    steps, boxes, way = asked("beam", """it.search(model, given.text, { beam: given.beam, alpha: 0.6 })
+      .then(({ steps }) => [steps, it.boxes(steps, steps.length), it.winner(steps)])""", {"text": text, "beam": beam})
     for box in boxes:
         before = steps[box["step"] - 2]["hypotheses"] if box["step"] > 1 else [{"ids": [], "score": None}]
         parent = before[box["parent"]]
@@ -184,6 +185,7 @@ def test_the_tree_joins_what_belongs_together():
     for t, place in enumerate(way):
         one = steps[t]["hypotheses"][place]
         assert one["ids"] == best["ids"][: len(one["ids"])]
+    assert text != START or 1 in way  # the chapter's search, in which the second overtakes the first
 
 
 def rows(page, which):
@@ -212,7 +214,7 @@ def test_a_beam_is_stepped_and_widened_by_keyboard(alive, width):  # noqa: F811
     answered(page)
     found, *_ = searched(START, 3, 0.6)[0][3]
     assert [plain(row[2]) for row in rows(page, 0) if row[3]] == sorted((round(p, 2) for p, _ in found.values()), reverse=True)
-    page.get_by_role("slider", name="α").press("End")
+    page.get_by_role("slider", name="Length penalty α").press("End")
     page.get_by_role("textbox").fill(EVERYDAY[1])
     answered(page)
     steps, _ = searched(EVERYDAY[1], 3, 2.0)
@@ -430,9 +432,12 @@ def test_heads_are_switched_by_keyboard(alive, width):  # noqa: F811
     wanted = [whole[0], f"mean probability of a token {whole[1]:.2f}", less[0], f"mean probability of a token {less[1]:.2f}"]
     assert result(page) == wanted
     assert untouched(page)
+    buttons = page.locator(".readings button")
+    assert buttons.all_inner_texts() == ["off", "off", "on", "on", "off", "off"]  # what each does to its row
     give_weights(page)
     page.get_by_role("checkbox", name="encoder, layer 1, head 2", exact=True).press("Space")
     answered(page)
+    assert buttons.all_inner_texts() == ["on", "off", "on", "on", "off", "off"]
     less = without(text, [*decoder, ("encoder", 0, 1)])
     assert result(page)[2:] == [less[0], f"mean probability of a token {less[1]:.2f}"]
     for layer in (1, 2):

@@ -288,7 +288,7 @@ def test_500_sentences_of_tatoeba():
 
 
 @with_node
-@pytest.mark.parametrize("options", [{"beam": 2, "alpha": 0}, {"beam": 8, "alpha": 1.5}, {"beam": 3, "maxLen": 4}])
+@pytest.mark.parametrize("options", [{"beam": 2, "alpha": 0}, {"beam": 8, "alpha": 1.5}, {"beam": 3, "maxLen": 4}, {"beam": 3, "alpha": -1}])
 def test_width_penalty_and_limit_mean_the_same(options):
     translator = reference("tatoeba-cpu")
     found = in_node(BODY, {"texts": EVERYDAY, "options": options})
@@ -318,12 +318,14 @@ def test_the_attention_of_an_answer_is_that_of_its_own_pass():
 
 
 @with_node
-def test_steps_tell_the_search():
+@pytest.mark.parametrize("beam", [4, 8])
+def test_steps_tell_the_search(beam):
     """Each hypothesis continues its parent by a candidate that was kept; log-probabilities add up."""
-    steps, score = in_node("const { steps, score } = await engine.translate(model, given); return [steps, score];", EVERYDAY[0])
+    body = "const { steps, score } = await engine.translate(model, given.text, { beam: given.beam }); return [steps, score];"
+    steps, score = in_node(body, {"text": EVERYDAY[0], "beam": beam})
     before = [{"ids": [], "logP": 0.0, "score": None}]
     for step in steps:
-        assert len(step["hypotheses"]) <= 4
+        assert len(step["hypotheses"]) == beam
         kept = [c for c in step["candidates"] if c["kept"]]
         for place, one in enumerate(step["hypotheses"]):
             parent = before[one["parent"]]
@@ -337,6 +339,13 @@ def test_steps_tell_the_search():
         before = step["hypotheses"]
     finished = [one["score"] for one in before if one["score"] is not None]
     assert steps[-1] and max(finished) == score
+
+
+@with_node
+def test_of_a_long_sentence_the_beginning_is_read():
+    body = "const { source, cut } = await engine.translate(model, given, { longest: 7, maxLen: 1 }); return [source, cut];"
+    ids = reference("tatoeba-cpu").vocabulary.encode(EVERYDAY[0])
+    assert in_node(body, EVERYDAY[0]) == [[*ids[:7], 2], len(ids) - 1 - 7]
 
 
 @functools.cache

@@ -174,6 +174,18 @@ def test_a_sentence_that_is_typed_or_clicked_is_translated_with_its_lines(opened
 
 
 @with_browser
+def test_another_example_is_the_next_one_and_after_ones_own_the_first(opened):
+    page = opened("translator", 360)
+    first, second, *_ = [example["source"] for example in front.examples()]
+    for own, wanted in ((None, second), ("Dogs bark.", first)):
+        if own:
+            page.fill("input[type=text]", own)
+        page.click("text=Another example")
+        assert page.input_value("input[type=text]") == wanted
+        translated(page, german(wanted)[0])
+
+
+@with_browser
 def test_greedy_search_and_beam_search_can_be_told_apart(opened):
     page = opened("translator")
     sentence = "When did she get married?"

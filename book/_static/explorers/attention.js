@@ -82,7 +82,7 @@
     const stage = el("div", { class: "stage" }, ...Array.from(still.childNodes, (node) => node.cloneNode(true)));
     const output = el("output", { class: "translation" });
     const hint = el("p", { class: "hint" });
-    const input = field({ label: "English", value: host.dataset.first, max: 120, change: () => later() });
+    const input = field({ label: "English sentence", value: host.dataset.first, max: 120, change: () => later() });
     const kind = choice({ label: "Attention", options: KINDS, value: "cross", change: () => update() });
     const most = Math.max(N, M);
     const layer = choice({ label: "Layer", options: numbers(most), value: most - 1, change: () => update() });

@@ -126,8 +126,8 @@
     let found = globalThis.annotated.first.beam, step = START.step, fresh = false;
     const stage = el("div", { class: "tree", tabindex: 0, role: "region", "aria-label": "The tree of the search" });
     const below = el("div", { class: "below" }), where = el("output", { class: "where" });
-    const width = slider({ label: "Width k", min: 1, max: 8, value: START.beam, change: () => line.again() });
-    const alpha = slider({ label: "\u03b1", min: 0, max: 2, step: 0.1, value: START.alpha, show: (x) => words(x, 1), change: () => line.again() });
+    const width = slider({ label: "Beam width k", min: 1, max: 8, value: START.beam, change: () => line.again() });
+    const alpha = slider({ label: "Length penalty \u03b1", min: 0, max: 2, step: 0.1, value: START.alpha, show: (x) => words(x, 1), change: () => line.again() });
     const line = sentence({
       root, value: START.text, say,
       ask: (model, text, signal) => {
@@ -156,7 +156,7 @@
       const going = step > 1 ? found.steps[step - 2].hypotheses.filter(({ score }) => score === null).length : 1;
       below.replaceChildren(
         el("p", { class: "verdict" }, reason(found, step), over),
-        el("p", {}, `The best of ${going} \u00d7 ${words(found.vocab, 0)} candidates, by log P:`), list(found, step), finished(found, step));
+        el("p", {}, `The best of ${going} \u00d7 ${words(found.vocab, 0)} candidates, by log P; in the tree, dashed boxes are not kept:`), list(found, step), finished(found, step));
       say(`Step ${step}. ${reason(found, step)}${over}`);
     }
     const steps = player({

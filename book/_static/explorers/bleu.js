@@ -66,6 +66,7 @@
     ];
     const seen = el("div", { class: "bleu" });
     const numbers = el("div", { class: "controls" });
+    const halves = el("p", { class: "note" }, "* Where nothing matches, sacreBLEU counts half a match; in the next such row a quarter, then an eighth.");
 
     function show() {
       const [reference, output] = fields.map((one) => cut(one.value));
@@ -90,6 +91,7 @@
           [el("strong", {}, "BLEU"), el("strong", { class: "score" }, words(now.bleu, 1))],
         ]),
       );
+      halves.hidden = !now.orders.some((order) => order.given);
       const found = now.orders.map((order, i) => `${order.shared} of ${order.possible} for n = ${i + 1}`).join(", ");
       say(`BLEU ${words(now.bleu, 1)}: ${found}; brevity penalty ${words(now.brevity, 3)}`);
     }
@@ -110,8 +112,7 @@
         button("its first half", put((list) => list.slice(0, Math.ceil(list.length / 2)))),
         button("backwards", put((list) => [...list].reverse())),
         button("one word repeated", put((list) => list.map(() => list[0])))),
-      seen, numbers,
-      el("p", { class: "note" }, "* Where nothing matches, sacreBLEU counts half a match; in the next such row a quarter, then an eighth."),
+      seen, el("p", { class: "note" }, "Filled: a word, or a run of n words, that counts. Dashed: one that does not."), numbers, halves,
     );
     show();
   }

@@ -18,6 +18,7 @@
 
   /** How many steps of so many places it takes from one end of n words to the other, if each layer's steps grow. */
   function layers(n, side, growth = 1) {
+    if (growth === 1) return Math.ceil((n - 1) / side);
     let [depth, reach, step] = [0, 0, side];
     for (; reach < n - 1; depth++, step *= growth) reach += step;
     return depth;

@@ -37,7 +37,7 @@
     const left = plane(0, "query and keys"), right = plane(SIDE + 12, "values and output");
     const wires = svg("g"), marks = svg("g");
     const output = svg("circle", { class: "obar", r: 6 });
-    const outputName = svg("text", { class: "o strong", "text-anchor": "end" }, "output");
+    const outputName = svg("text", { class: "o strong over", "text-anchor": "end" }, "output");
     const drawn = [];
     const centre = () => [0, 1].map((i) => now.v.reduce((sum, point) => sum + point[i] / now.v.length, 0));
 
@@ -100,7 +100,8 @@
     const redraw = once(draw);
     root.append(
       canvas(2 * SIDE + 12, SIDE + 22, { group: "A plane with the query and the keys, and one with the values and the output" },
-        left.ground, right.ground, wires, marks, output, outputName),
+        left.ground, right.ground, wires, marks, outputName, output),
+      el("p", { class: "note" }, "Drag a point, or choose one with the Tab key and move it with the arrow keys. The output follows by itself."),
       el("div", { class: "controls" }, scale, heat), numbers);
     draw();
   }

@@ -106,8 +106,8 @@
         group.setAttribute("tabindex", name === box ? 0 : -1);
         group.classList.toggle("off", name.startsWith("decoder") === (step === 0)); // what this step does not compute
       }
-      where.textContent = step ? `Step ${step} of ${found.steps.length}: the decoder reads ${shown(found.tokens.read[step - 1])} and writes ${shown(found.tokens.written[step - 1])}.`
-        : `The encoder reads all ${found.tokens.source.length} tokens at once, and is not run again.`;
+      where.textContent = step ? `Step ${step} of ${found.steps.length}: the decoder reads ${shown(found.tokens.read[step - 1])} and writes ${shown(found.tokens.written[step - 1])}. Dashed boxes are not computed in this step.`
+        : `The encoder reads all ${found.tokens.source.length} tokens at once, and is not run again. Dashed boxes wait.`;
       const note = PARTS[kindOf(box)]?.[part] ?? NOTES[box], width = rows[0].length;
       const numbers = columns ? map({ labels, columns, rows })
         : table(width > 1 ? ["", ...Array.from({ length: SHOWN }, (_, k) => String(k + 1)), "\u2026"] : ["", box.split(".")[1]],

@@ -115,6 +115,7 @@
       canvas(360, HANDS + RADIUS + 44, "Two positions in a map of the encodings, on two curves and on eight clocks, as the table says",
         svg("text", { x: 0, y: 13 }, "features, downwards, of positions 0 to 63"), map, frames.there, frames.here, alike.group, wave.group,
         clocks.map((one) => one.group), svg("text", { class: "soft", x: 0, y: HANDS + RADIUS + 38 }, "below: the two positions in binary, lowest digit first")),
+      el("p", { class: "note" }, el("span", { class: "ofq" }, "\u25cf position p"), " ", el("span", { class: "ofk" }, "\u25cf position p + k"), ": a frame, two dots and a hand of every clock for each"),
       numbers);
     draw();
   }

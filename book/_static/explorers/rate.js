@@ -23,17 +23,20 @@
       x: { from: 0, to: STEPS, label: "step", ticks: [0, 25000, 50000, 75000, 100000].map((n) => [n, n ? `${n / 1000}k` : "0"]) },
       y: { from: 0, to: top, label: "rate, in thousandths", ticks },
     });
-    // as many steps as there are pixels, and the corner
-    const steps = (warmup) => [...Array(width).keys()].map((i) => Math.max(1, (i * STEPS) / (width - 1))).concat(warmup).sort((a, b) => a - b);
-    const curve = (f, one) => path(steps(one.warmup).map((n) => [x(n), f(n, one) <= top ? y(f(n, one)) : NaN]));
+    const line = (points, f, one) => path(points.map((n) => [x(n), y(f(n, one))]));
+    const highest = (one) => 1 / (one.d_model * top ** 2); // the step in which the falling curve comes down into the frame
+    // A straight line needs its two ends; the falling curve is drawn at every other pixel.
+    const rise = (one, upTo) => line([0, Math.min(STEPS, upTo)], rising, one);
+    const fall = (one, from) => line([from, ...[...Array(width / 2 | 0).keys()].map((i) => (2 * i * STEPS) / width).filter((n) => n > from), STEPS], falling, one);
+    const rate = (one) => rise(one, one.warmup) + fall(one, one.warmup).replace("M", "L");
     const here = [x(step), y(learningRate(step, at))];
     const peak = [x(at.warmup), y(peaks[0])];
     const label = `The learning rate over ${whole(STEPS)} steps: it rises to ${scientific(peaks[0])} in step ${whole(at.warmup)}, then falls.`;
     return canvas(width, HEIGHT, label, frame,
-      svg("path", { class: "wire", d: curve(learningRate, PAPER) }),
-      svg("path", { class: "wire dash", d: curve(rising, at) }),
-      svg("path", { class: "wire dash", d: curve(falling, at) }),
-      svg("path", { class: "wire o thick", d: curve(learningRate, at) }),
+      svg("path", { class: "wire", d: rate(PAPER) }),
+      svg("path", { class: "wire dash", d: rise(at, top / rising(1, at)) }),
+      svg("path", { class: "wire dash", d: fall(at, highest(at)) }),
+      svg("path", { class: "wire o thick", d: rate(at) }),
       svg("path", { class: "wire dash", d: `M${peak[0]} ${peak[1]}V${y(0)}` }),
       svg("circle", { class: "dot o", cx: peak[0], cy: peak[1], r: 4 }),
       svg("path", { class: "wire hand", d: `M${here[0]} ${here[1]}V${y(0)}` }),

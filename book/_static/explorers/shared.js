@@ -5,7 +5,7 @@
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
 
-  // ---- arithmetic: pure functions over arrays, compared with Python's in tests/test_explorers.py
+  // ---- arithmetic: pure functions over arrays, compared with Python's in tests/test_explorer_*.py
 
   const dot = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0);
 

@@ -2,16 +2,31 @@
 "use strict";
 
 (() => {
-  const { dot, softmax, random, normal, words, el, svg, canvas, once, slider, button, table, explorer } = globalThis.annotated;
-  const KEYS = 8, DRAWS = 64; // keys of a query; queries over which the numbers are means
+  const { softmax, random, normal, words, el, svg, canvas, once, slider, button, table, explorer } = globalThis.annotated;
+  const WORDS = ["the", "dog", "sees", "the", "cat"]; // a key for each
+  const DRAWS = 64, WIDEST = 10; // queries over which the numbers are means; d_k is 2 ** WIDEST at most
+  const FEATURES = 32; // of all vectors, drawn in one frame
 
   const mean = (numbers) => numbers.reduce((a, b) => a + b, 0) / numbers.length;
 
-  /** Inner products of one query with KEYS keys, all features normal with mean 0 and variance 1. */
-  function products(d_k, next) {
-    const vector = () => Array.from({ length: d_k }, () => normal(next));
-    const query = vector();
-    return Array.from({ length: KEYS }, () => dot(query, vector()));
+  /**
+   * The inner products of many queries with a key for each word, all features normal with mean 0 and variance 1.
+   *
+   * grow() gives all vectors one more feature; widths[i] are the products when they have 2 ** i of them.
+   */
+  function products(seed, draws = DRAWS) {
+    const next = random(seed), widths = [];
+    const sums = Array.from({ length: draws }, () => WORDS.map(() => 0));
+    let d_k = 0;
+    function grow() {
+      for (const row of sums) {
+        const feature = normal(next);
+        for (let i = 0; i < row.length; i += 1) row[i] += feature * normal(next);
+      }
+      d_k += 1;
+      if (d_k === 2 ** widths.length) widths.push(sums.map((row) => [...row]));
+    }
+    return { widths, grow };
   }
 
   /** How much the weights still change with the scores: the trace of the softmax's derivative, sum of w (1 - w). */
@@ -28,14 +43,15 @@
   }
 
   function build(root, say) {
-    let seed = 1;
-    const WIDE = 360, HIGH = 104, GAP = 8, BAR = (WIDE - GAP * (KEYS + 1)) / KEYS;
+    let seed = 1, drawn = products(seed), late = false;
+    const WIDE = 360, HIGH = 104, ROW = HIGH + 48, GAP = 12, BAR = (WIDE - GAP * (WORDS.length + 1)) / WORDS.length;
     const panels = ["not divided", "divided by √d_k"].map((title, row) => {
-      const top = row * (HIGH + 24);
-      const bars = Array.from({ length: KEYS }, (_, i) =>
-        svg("rect", { class: "bar", x: GAP + i * (BAR + GAP), width: BAR }));
+      const top = row * ROW;
+      const bars = WORDS.map((_, i) => svg("rect", { class: "bar", x: GAP + i * (BAR + GAP), width: BAR }));
+      const names = WORDS.map((word, i) =>
+        svg("text", { class: "small k", x: GAP + i * (BAR + GAP) + BAR / 2, y: top + HIGH + 36, "text-anchor": "middle" }, word));
       const base = svg("line", { class: "rule", x1: 0, x2: WIDE, y1: top + 20 + HIGH, y2: top + 20 + HIGH });
-      const group = svg("g", {}, svg("text", { x: 0, y: top + 13 }, `weights of eight keys, ${title}`), bars, base);
+      const group = svg("g", {}, svg("text", { x: 0, y: top + 13 }, `weights of five keys, ${title}`), bars, base, names);
       const show = (weights) => bars.forEach((bar, i) => {
         bar.setAttribute("height", HIGH * weights[i]);
         bar.setAttribute("y", top + 20 + HIGH * (1 - weights[i]));
@@ -44,38 +60,43 @@
     });
     const numbers = el("div");
 
-    const known = new Map(); // what has been drawn: wide vectors take longer than a frame
-    function drawn(d_k) {
-      const key = `${seed} ${d_k}`, next = random(seed);
-      if (!known.has(key)) known.set(key, Array.from({ length: DRAWS }, () => products(d_k, next)));
-      return known.get(key);
+    function widen() { // a few features a frame, since all of them take longer than one
+      for (let i = 0; i < FEATURES && drawn.widths.length <= WIDEST; i += 1) drawn.grow();
+      if (late) draw();
+      if (drawn.widths.length <= WIDEST) requestAnimationFrame(widen);
     }
 
     function draw() {
-      const d_k = 2 ** width.value, plain = drawn(d_k);
+      const d_k = 2 ** width.value, plain = drawn.widths[width.value];
+      late = !plain;
+      if (late) return; // widen() will come to it
       const divided = plain.map((row) => row.map((x) => x / Math.sqrt(d_k)));
       [plain, divided].forEach((rows, i) => panels[i].show(softmax(rows[0])));
       const [a, b] = [summary(plain), summary(divided)];
       numbers.replaceChildren(table(["", "not divided", "divided"], [
         ["spread of the scores", words(a.spread), words(b.spread)],
-        ["largest of eight weights", words(a.largest), words(b.largest)],
+        ["largest of five weights", words(a.largest), words(b.largest)],
         ["Σ w(1 − w), what learning sees", words(a.slope), words(b.slope)],
       ]));
       say(`At d_k ${d_k} the largest weight is ${words(a.largest)} without the division, ${words(b.largest)} with it.`);
     }
     const redraw = once(draw);
-    const width = slider({ label: "d_k", min: 0, max: 10, value: 6, show: (x) => String(2 ** x), change: redraw });
+    const width = slider({ label: "d_k", min: 0, max: WIDEST, value: 6, show: (x) => String(2 ** x), change: redraw });
     const again = button("Draw again", () => {
-      seed += 1;
-      redraw();
+      const done = drawn.widths.length > WIDEST;
+      drawn = products(seed += 1);
+      late = true;
+      if (done) widen();
     });
     root.append(el("div", { class: "controls" }, width, again),
-      canvas(WIDE, 2 * (HIGH + 24), "Two rows of bars: the weights of eight random keys, as the table says",
+      canvas(WIDE, 2 * ROW, "Two rows of bars: the weights of five random keys, as the table says",
         panels.map((panel) => panel.group)),
       numbers, el("p", {}, `The bars are one query, the numbers means over ${DRAWS}.`));
+    while (!drawn.widths[width.value]) drawn.grow();
     draw();
+    requestAnimationFrame(widen);
   }
 
   explorer("spread", "Random scores with and without the root", build);
-  if (typeof module !== "undefined") module.exports = { products, slope, summary, KEYS, DRAWS };
+  if (typeof module !== "undefined") module.exports = { products, slope, summary, WORDS, DRAWS };
 })();

@@ -116,7 +116,7 @@
   // ---- the page
 
   const KINDS = { size: "size of the vectors", gradient: "their gradient", likeness: "likeness of five words" };
-  const LEFT = 40, WIDE = 316, TOP = 24, HIGH = 150, DECADES = 6;
+  const LEFT = 40, WIDE = 316, TOP = 34, HIGH = 150, DECADES = 6;
 
   function build(root, say) {
     const plain = (d) => svg("path", { class: "wire", d });
@@ -181,7 +181,8 @@
       say(`${formula.textContent}: after ${N} layers the size is ${short(mine.size[N])}; the gradient at layer 0 is ${short(mine.gradient[0])}; the likeness is ${words(mine.likeness[N])}.`);
     }
     root.append(el("div", { class: "controls" }, residual, order), circuit, kind, el("div", { class: "controls" }, depth, scale),
-      canvas(360, TOP + HIGH + 8, "The chosen stack as a thick line with dots, the five others thin", title, axis, lines.map((line) => line.path), dots), numbers);
+      canvas(360, TOP + HIGH + 8, "The chosen stack as a thick line with dots, the five others thin", title, axis, lines.map((line) => line.path), dots),
+      el("p", { class: "note" }, "Thick: the stack that is chosen. Thin: the five others that the residual connection and the norm can make."), numbers);
     show();
   }
 

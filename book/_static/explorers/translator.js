@@ -91,11 +91,11 @@
     const names = Array.from({ length: layers * h }, (_, i) => [Math.floor(i / h), i % h]);
     let control = new AbortController(), result = null, head = null;
 
-    const output = el("output", { class: "translation" }, host.dataset.first ?? "");
+    const output = el("output", { class: "translation", lang: "de" }, host.dataset.first ?? "");
     const hint = el("p", { class: "hint" });
     const stage = el("div", { class: "stage" }, ...Array.from(still.childNodes, (node) => node.cloneNode(true)));
     const reference = el("p", { class: "reference" });
-    const input = field({ label: "English", value: examples[0]?.source ?? "", max: 160, change: () => later() });
+    const input = field({ label: "Write an English sentence", value: examples[0]?.source ?? "", max: 160, change: () => later() });
     const width = choice({ label: "Search", options: { 1: "greedy", 4: "beam of 4" }, value: 4, change: () => later() });
     const heads = el("select", { class: "control", "aria-label": "Attention drawn", onchange: chooseHead },
       el("option", { value: "" }, "last layer, mean of its heads"),
@@ -134,14 +134,18 @@
     }
     const later = once(translate);
 
-    const example = ({ source }) => button(source, () => {
+    function take({ source }) {
       input.value = source;
       later();
-    });
+    }
+    function another() { // the one after that which is shown, or the first
+      take(examples[(examples.findIndex(({ source }) => source === input.value) + 1) % examples.length]);
+    }
+    const example = (one) => button(one.source, () => take(one));
     const list = (title, group) => [
       el("p", { class: "list" }, title), el("div", { class: "examples" }, group.map(example))];
     root.append(
-      input, output, reference, el("div", { class: "controls" }, width, heads), stage, hint,
+      input, output, reference, ...(examples.length > 1 ? [button("Another example", another)] : []), stage, hint, el("div", { class: "controls" }, width, heads),
       el("details", {}, el("summary", {}, "Other sentences: what it does well, and what it does not"),
         ...list("The better half", examples.filter(({ fails }) => !fails)),
         ...list("The worse half", examples.filter(({ fails }) => fails))));

@@ -43,7 +43,7 @@
 
   function build(root, say) {
     const { config, ...begun } = globalThis.annotated.first.without;
-    const off = new Set(START.without.map(String)), boxes = [];
+    const off = new Set(START.without.map(String)), boxes = [], named = [];
     const line = sentence({
       root, value: START.text, say, show,
       ask: (model, text, signal) => ask(model, text, boxes.filter((box) => !box.checked).map((box) => box.head), signal),
@@ -62,28 +62,37 @@
       say(`Without ${n} heads: ${less.said}`);
     }
 
+    function changed() {
+      for (const name of named) name();
+      line.again();
+    }
+
     const row = (kind, layer) => {
       const place = `${KINDS[kind]}, layer ${layer + 1}`;
       const own = Array.from({ length: config.h }, (_, head) => {
-        const input = el("input", { type: "checkbox", checked: !off.has(String([kind, layer, head])), "aria-label": `${place}, head ${head + 1}`, onchange: () => line.again() });
+        const input = el("input", { type: "checkbox", checked: !off.has(String([kind, layer, head])), "aria-label": `${place}, head ${head + 1}`, onchange: changed });
         input.head = [kind, layer, head];
         return input;
       });
       boxes.push(...own);
-      const all = button("all", () => {
+      const all = button("", () => {
         const on = own.some((input) => !input.checked);
         for (const input of own) input.checked = on;
-        line.again();
+        changed();
       });
-      all.setAttribute("aria-label", `${place}, all heads on or off`);
+      named.push(() => { // by what a click does
+        all.textContent = own.some((input) => !input.checked) ? "on" : "off";
+        all.setAttribute("aria-label", `${place}, all heads ${all.textContent}`);
+      });
       return el("tr", {}, el("th", { scope: "row" }, place), own.map((input) => el("td", {}, input)), el("td", {}, all));
     };
     const rows = Object.keys(KINDS).flatMap((kind) =>
       Array.from({ length: kind === "encoder" ? config.N : config.N_decoder }, (_, layer) => row(kind, layer)));
     const heads = el("tr", {}, el("th", { scope: "col" }, "heads"),
-      Array.from({ length: config.h }, (_, i) => el("th", { scope: "col" }, String(i + 1))), el("th", { scope: "col" }));
+      Array.from({ length: config.h }, (_, i) => el("th", { scope: "col" }, String(i + 1))), el("th", { scope: "col" }, "all"));
     root.append(line.input, el("div", { class: "readings" }, el("table", {}, el("thead", {}, heads), el("tbody", {}, rows))),
       line.status, result);
+    for (const name of named) name();
     show(begun);
   }
 
