@@ -22,7 +22,7 @@ from annotated.data import Batches, make_batch
 from annotated.grammar import grammar_corpus
 from annotated.layers import FusedLayerNorm, LayerNorm
 from annotated.masks import causal_mask
-from annotated.multihead import AttentionDropout
+from annotated.multihead import AttentionDropout, MultiHeadAttention
 from annotated.optimization import label_smoothed_loss, optimizer
 from annotated.training import update
 from annotated.transformer import TINY, Transformer
@@ -178,6 +178,81 @@ def test_gradients_in_bfloat16_are_near_those_in_float32_and_weights_stay():
         found.append(gradients(model))
     error = (found[1] - found[0]).norm() / found[0].norm()
     assert 1e-4 < error < 0.05
+
+
+# ---- projections side by side
+
+
+WIDTHS = [{}, {"norm": "pre", "N_decoder": 1}, {"d_k": 5, "d_v": 7, "bias": True}, {"N_decoder": 3, "P_drop_attention": 0.3}]
+
+
+def with_biases(**options):
+    model = model_of(**options)
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            torch.nn.init.normal_(parameter)  # biases begin at 0, which would hide them
+    return model
+
+
+@pytest.mark.parametrize("options", WIDTHS, ids=str)
+@pytest.mark.parametrize("kind", [gpu.Objective, gpu.UnpaddedObjective])
+def test_joint_projections_give_the_loss_and_the_gradients_of_the_plain_model(options, kind):
+    plain = with_biases(**options).train("P_drop_attention" not in options)  # two paths draw other numbers
+    joint = gpu.join_projections(gpu.fuse(deepcopy(plain)))
+    source, target = batch = make_batch(some_pairs(7, seed=3))
+    label_smoothed_loss(plain(source, target[:, :-1]), target[:, 1:], reduction="sum").backward()
+    kind(joint, rows=5)(*batch).backward()
+    assert list(joint.state_dict()) == list(plain.state_dict())
+    for (name, wanted), (other, found) in zip(plain.named_parameters(), joint.named_parameters(), strict=True):
+        assert name == other
+        torch.testing.assert_close(found.grad, wanted.grad, atol=1e-4, rtol=1e-4)
+
+
+def test_a_model_with_joint_projections_still_decodes_step_by_step():
+    plain = with_biases(N_decoder=3, bias=True).eval()
+    joint = gpu.join_projections(deepcopy(plain))
+    source, target = make_batch(some_pairs(5))
+    close(joint(source, target), plain(source, target))
+    close(joint.decode(target, joint.encode(source), source), plain(source, target))
+    state, old = joint.start(source), plain.start(source)
+    for t in range(3):
+        logits, state = joint.step(target[:, t], state)
+        expected, old = plain.step(target[:, t], old)
+        close(logits, expected)
+    assert not joint.training and not any(module.training for module in joint.modules())
+
+
+@pytest.mark.parametrize("N_decoder", [1, 3])
+def test_joint_projections_are_few_and_wide(N_decoder):
+    model = gpu.join_projections(model_of(N_decoder=N_decoder, d_k=5, d_v=7))
+    source, target = make_batch(some_pairs(5))
+    with torch.profiler.profile(record_shapes=True) as profile:
+        model(source, target)
+    found = sorted(e.input_shapes[1][0] for e in profile.events() if e.name == "aten::linear")
+    keys, values, out = 3 * 5, 3 * 7, 12
+    encoder = [2 * keys + values, out, 19, out]
+    decoder = [2 * keys + values, out, keys, out, 19, out]
+    wanted = encoder * 2 + [N_decoder * (keys + values)] + decoder * N_decoder
+    logits = [size for size in found if size == 23]
+    assert found == sorted(wanted + logits)
+
+
+def test_layers_with_joint_projections_share_a_program_for_all_shapes():
+    torch._dynamo.reset()
+    programs = []
+
+    def count(graph, inputs):
+        programs.append(graph)
+        return graph.forward
+
+    model = gpu.join_projections(gpu.fuse(model_of(N=3))).eval()
+    plain = deepcopy(model)
+    gpu.compiled(model, backend=count)
+    for n in (5, 9, 14):
+        ids = torch.randint(4, 23, (2, n))
+        close(model(ids, ids), plain(ids, ids))
+    assert len(programs) == 2
+    torch._dynamo.reset()
 
 
 # ---- the loss
@@ -494,7 +569,7 @@ def test_a_side_that_waits_for_its_turn_keeps_no_gradients(program):
     assert all(p.grad is None for p in model.parameters()) and adam.state
 
 
-@pytest.mark.parametrize("rung", ["fused attention", "norms in one kernel", "residual sums in 16 bits"])
+@pytest.mark.parametrize("rung", ["fused attention", "norms in one kernel", "residual sums in 16 bits", "joint projections"])
 def test_a_rung_makes_its_own_change_only(program, rung):
     on_gpu, _ = program("on_gpu")
     model = model_of()
@@ -502,7 +577,9 @@ def test_a_rung_makes_its_own_change_only(program, rung):
     order = list(on_gpu.RUNGS)
     norms = {type(module) for module in model.modules() if isinstance(module, LayerNorm)}
     assert norms == {FusedLayerNorm if order.index(rung) >= order.index("norms in one kernel") else LayerNorm}
-    assert bool(model.dropout._forward_hooks) == (rung == "residual sums in 16 bits")
+    assert bool(model.dropout._forward_hooks) == (order.index(rung) >= order.index("residual sums in 16 bits"))
+    joint = {isinstance(module, gpu._JointAttention) for module in model.modules() if isinstance(module, MultiHeadAttention)}
+    assert joint == {isinstance(model.decoder, gpu._JointDecoder)} == {rung == "joint projections"}
     assert model.encoder.layers[0].self_attention.attention is gpu.fused_attention
 
 
@@ -659,6 +736,7 @@ def test_shape_comments_hold():
         batch = next(gpu.StaticBatches(some_pairs(9), 32, 32)())
         gpu.Objective(model)(*batch).backward()
         gpu.UnpaddedObjective(model_of())(*batch).backward()
+        gpu.join_projections(model_of(bias=True))(*batch)
         gpu.fused_attention(*torch.randn(3, 2, 3, 5, 4), causal_mask(5))
         gpu.fused_attention(*torch.randn(3, 2, 3, 5, 4))
         assert not unseen(seen, gpu)

@@ -81,6 +81,7 @@ def updates():
     yield "chapter 10", lambda model: training.update
     for kind in (gpu.Objective, gpu.UnpaddedObjective):
         yield kind.__name__, partial(fast, kind)
+        yield f"{kind.__name__}, joint", lambda model, kind=kind: fast(kind, gpu.join_projections(model))
 
 
 def fast(kind, model):
