@@ -16,7 +16,7 @@ import torch
 import torch._dynamo
 from shapes import checked, unseen
 
-from annotated import cli, gpu, graphs
+from annotated import cli, decoding, gpu, graphs
 from annotated.attention import additive_attention, scaled_dot_product_attention
 from annotated.data import Batches, make_batch
 from annotated.grammar import grammar_corpus
@@ -220,6 +220,14 @@ def test_a_model_with_joint_projections_still_decodes_step_by_step():
         expected, old = plain.step(target[:, t], old)
         close(logits, expected)
     assert not joint.training and not any(module.training for module in joint.modules())
+
+
+@pytest.mark.parametrize("pack", [decoding.packed, decoding.packed_int8])
+def test_a_search_may_exchange_the_layers_of_a_model_with_joint_projections(pack):
+    plain = with_biases(bias=True).eval()
+    source, target = make_batch(some_pairs(5))
+    found, wanted = (pack(model)(source, target) for model in (gpu.join_projections(deepcopy(plain)), plain))
+    close(found, wanted)
 
 
 @pytest.mark.parametrize("N_decoder", [1, 3])
