@@ -1,6 +1,7 @@
 """The fast forms beside the plain ones; batches of few shapes; and several processes that must make the updates of one."""
 
 import json
+import subprocess
 import sys
 import time
 from contextlib import nullcontext
@@ -620,6 +621,25 @@ def test_multi30k_trains_chooses_on_validation_and_scores_once(program, tmp_path
     assert (tmp_path / "m-tok-1/outputs.txt").read_text().count("\n") == 3 and not (tmp_path / "work/m-tok-1").exists()
 
 
+@pytest.mark.parametrize("more, large", [([], "aten::mm"), (["--memory"], "aten::sub")])
+def test_a_profile_lists_time_or_memory(program, more, large, capsys):
+    program("14_profile")[1](*"--preset tiny --vocab 997 --tokens 100 --device cpu --rows 400".split(), *more)
+    lines = capsys.readouterr().out.splitlines()
+    shares = [float(line.split()[-1].rstrip("%")) for line in lines]
+    assert shares == sorted(shares, reverse=True) and 95 < sum(shares) < 105
+    named = {line.split()[0]: share for line, share in zip(lines, shares)}
+    assert named[large] > 5 and (named["aten::view"] == 0) == bool(more)  # a view takes time and no memory
+
+
+@pytest.mark.parametrize("here, installs", [(sys.executable, False), ("/bin/false", True)])
+def test_make_gpu_installs_nothing_where_torch_is_there(here, installs, tmp_path):
+    root = Path(__file__).parent.parent
+    command = ["make", "-n", "gpu", f"VENV={tmp_path}/venv", f"PYTHON={here}"]
+    said = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+    assert ("pip install" in said) == installs
+    assert said.splitlines()[-1].split()[1] == (f"{tmp_path}/venv/bin/python" if installs else here)
+
+
 def test_make_gpu_checks_climbs_and_trains(program, tmp_path, monkeypatch, capsys):
     module, call = program("14_gpu")
     steps = []
@@ -710,6 +730,34 @@ def test_compiled_layers_are_few_programs_over_twenty_shapes_and_an_evaluation()
     assert len(programs) <= 8
 
 
+def test_a_kernel_of_another_form_is_not_called(monkeypatch):
+    from torch.nn.attention import varlen
+
+    assert gpu._varlen_kernel() is varlen.varlen_attn
+    monkeypatch.setattr(varlen, "varlen_attn", lambda query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is_causal=False: None)
+    assert gpu._varlen_kernel() is None
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", None)
+    assert gpu._varlen_kernel() is None
+
+
+def test_the_kernel_for_packed_sentences_is_given_what_it_wants():
+    "On a CPU by a stand-in that attends as the kernel does, sentence by sentence."
+
+    def kernel(Q, K, V, ends, keys, longest, most, *, window_size):
+        spans = [list(zip(e.tolist(), e.tolist()[1:])) for e in (ends, keys)]
+        assert longest == max(b - a for a, b in spans[0]) and most == max(b - a for a, b in spans[1]) and ends.dtype == torch.int32
+        rows = [(Q[a:b], K[c:d], V[c:d]) for (a, b), (c, d) in zip(*spans, strict=True)]
+        causal = {(-1, -1): False, (-1, 0): True}[window_size]
+        heads = (scaled_dot_product_attention(*(x.transpose(0, 1) for x in row), causal_mask(len(row[0])) if causal else None) for row in rows)
+        return torch.cat([out.transpose(0, 1) for out in heads])
+
+    real = [torch.arange(max(n))[None] < torch.tensor(n)[:, None] for n in ([5, 2, 4], [3, 7, 1])]
+    words, labels = (gpu._Layout.of(each, "cpu") for each in real)
+    for mask in (gpu._PackedMask(words, words, True), gpu._PackedMask(words, words), gpu._PackedMask(labels, words)):
+        Q, (K, V) = torch.randn(1, 3, len(mask.queries.index), 5), torch.randn(2, 1, 3, 11, 5)
+        close(gpu._flash_unpadded(kernel, Q, K, V, mask), gpu.unpadded_attention(Q, K, V, mask))
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_compiled_layers_take_lengths_that_are_no_multiples_of_eight():
     model = gpu.fuse(model_of(d_model=128, h=2)).cuda()
@@ -733,6 +781,46 @@ def test_on_a_gpu_the_kernel_for_packed_sentences_gives_what_spreading_gives():
         found = gpu.unpadded_attention(Q, K, V, mask)
         wanted = gpu.unpadded_attention(Q.float(), K.float(), V.float(), mask)
         torch.testing.assert_close(found.float(), wanted, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_recorded_update_drops_other_units_each_time_and_those_of_the_seed():
+    source, target = (ids.cuda() for ids in next(gpu.StaticBatches(some_pairs(60), 96, 96)()))
+    scale, losses = torch.tensor(0.01, device="cuda"), []
+    for kind in (gpu.TrainStep, graphs.CudaGraphTrainStep):
+        step = kind(gpu.Objective(gpu.fuse(model_of(P_drop=0.3)).cuda().train()))
+        for seed in (5, 6, 5):
+            torch.manual_seed(seed)
+            losses.append(step(source, target, scale).item())
+    eager, recorded = losses[:3], losses[3:]
+    assert recorded[0] == recorded[2] != recorded[1]
+    assert recorded == pytest.approx(eager, rel=1e-4)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_batches_are_pinned_while_an_update_is_recorded():
+    pairs, found = some_pairs(400), []
+    for kind in (gpu.TrainStep, graphs.CudaGraphTrainStep):
+        model = gpu.fuse(model_of()).cuda()
+        make, adam = gpu.FastUpdate(kind(gpu.Objective(model))), optimizer(model)
+        feed = gpu.Prefetch(gpu.StaticBatches(pairs, 96, 96), ahead=2)
+        found.append([make(model, adam, [batch])[0].item() for batch in feed()])
+        assert all(x.is_pinned() for x in next(feed()))
+    assert len(found[0]) > 10 and found[1] == pytest.approx(found[0], rel=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal, kernel", [(True, "flash"), (False, "fmha")])
+def test_on_a_gpu_attention_runs_a_fused_kernel(causal, kernel):
+    Q, K, V = torch.randn(3, 2, 4, 24, 64, device="cuda").bfloat16()
+    mask = causal_mask(24, "cuda") if causal else torch.rand(2, 1, 1, 24, device="cuda") < 0.8
+    attend = gpu.fused_causal_attention if causal else gpu.fused_attention
+    attend(Q, K, V, mask)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        attend(Q, K, V, mask)
+        torch.cuda.synchronize()
+    names = [event.key.lower() for event in profile.key_averages()]
+    assert any(kernel in name for name in names) and not any("softmax" in name for name in names), names
 
 
 # ---- shapes, a GPU
