@@ -302,6 +302,14 @@ def test_the_loss_in_pieces_refuses(x, W, target, rows, message):
         gpu.chunked_loss(torch.randn(x), torch.randn(W), torch.ones(target, dtype=torch.long), gpu.Pieces(rows=rows))
 
 
+def test_the_factor_of_a_loss_is_not_rounded_to_sixteen_bits():
+    torch.manual_seed(2)
+    x, W, target = torch.randn(257, 7).bfloat16().requires_grad_(), torch.randn(29, 7), torch.randint(1, 29, (257,))
+    slopes = [torch.autograd.grad(factor * gpu.chunked_loss(x, W, target), x)[0].double() for factor in (1.0, 1.3008)]
+    ratio = (slopes[1] * slopes[0]).sum() / slopes[0].square().sum()
+    assert ratio == pytest.approx(1.3008, rel=1e-3)  # in bfloat16 1.3047
+
+
 @pytest.mark.parametrize("kind", [gpu.TrainStep, graphs.CudaGraphTrainStep])
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_fast_update_is_an_update(kind, count):
