@@ -70,9 +70,12 @@ $(VENV)/.bench: $(STAMP)
 	@touch $@
 
 # On a machine with a GPU: what is there, the ladder of chapter 14, and a training that ends with a score; minutes.
-# GPU="--device cpu --trial" tries the same on a CPU, at tiny size.
-gpu: $(STAMP)
-	@$(PY) benchmarks/14_gpu.py --out _build/gpu $(GPU)
+# GPU="--device cpu --trial" tries the same on a CPU, at tiny size. Where nothing is installed yet, a Python that has
+# torch and what the package needs will do, so that a machine without a network can run it.
+GPU_PY = $(shell test ! -e $(STAMP) && $(PYTHON) -c 'import numpy, safetensors, torch, tqdm' 2>/dev/null && echo $(PYTHON))
+
+gpu: $(if $(GPU_PY),,$(STAMP))
+	@PYTHONPATH=$(CURDIR) $(or $(GPU_PY),$(PY)) benchmarks/14_gpu.py --out _build/gpu $(GPU)
 
 # The tests that need a GPU, and every notebook run there (errors count, outputs may differ).
 gpu-test: $(STAMP)

@@ -1,10 +1,11 @@
 """Where does the time of an update go?
 
     python benchmarks/14_profile.py [--preset small] [--tokens 1500] [--rows 12] [--named softmax] [--device cpu]
-        [--trace trace.json]
+        [--memory] [--trace trace.json]
 
 Trains one update of the fast form of chapter 14 under `torch.profiler` and prints the operations that take the most
 time by themselves: their number of calls and their share. On a GPU the time is that of the kernels.
+With `--memory` it prints the operations that ask for the most memory, and their share of all that is asked for.
 `--trace` also writes a time line, to be opened in a browser at a trace viewer; gaps between kernels are waiting.
 """
 
@@ -20,7 +21,7 @@ from annotated.optimization import optimizer
 from annotated.transformer import Transformer
 
 
-def profiled(config, tokens, device):
+def profiled(config, tokens, device, memory=False):
     """The profile of one update on sentences of 25 tokens, after one that does not count."""
     model = fuse(Transformer(config).to(device))
     context = precision_context("bfloat16" if device == "cuda" else "float32", device)
@@ -28,17 +29,18 @@ def profiled(config, tokens, device):
     batch = torch.randint(4, config.vocab, (2, max(1, tokens // 25), 25))
     make(model, adam, [tuple(batch)])
     kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device == "cuda")
-    with profile(activities=kinds) as seen:
+    with profile(activities=kinds, profile_memory=memory) as seen:
         make(model, adam, [tuple(batch)])
     return seen
 
 
-def table(seen, device):
-    """(operation, calls, share of the time), the longest first."""
-    key = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
-    rows = sorted(seen.key_averages(), key=lambda row: -getattr(row, key))
-    total = sum(getattr(row, key) for row in rows)
-    return [(row.key, row.count, getattr(row, key) / total) for row in rows]
+def table(seen, device, memory=False):
+    """(operation, calls, share of the time or of the memory that is asked for), the largest first."""
+    where = "device" if device == "cuda" else "cpu"
+    key = f"self_{where}_memory_usage" if memory else f"self_{where}_time_total"
+    taken = {row: max(0, getattr(row, key)) for row in seen.key_averages()}  # what gives memory back is less than 0
+    total = sum(taken.values())
+    return [(row.key, row.count, taken[row] / total) for row in sorted(taken, key=taken.get, reverse=True)]
 
 
 def main():
@@ -49,11 +51,14 @@ def main():
     parser.add_argument("--rows", type=int, default=12, help="of the table")
     parser.add_argument("--named", nargs="+", default=[""], help="only operations with one of these in their names")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--memory", action="store_true", help="memory instead of time")
     parser.add_argument("--trace", help="where to write a time line")
     options = parser.parse_args()
     torch.manual_seed(0)
-    seen = profiled(replace(CONFIGS[options.preset], vocab=options.vocab), options.tokens, options.device)
-    wanted = [row for row in table(seen, options.device) if any(word in row[0] for word in options.named)]
+    config = replace(CONFIGS[options.preset], vocab=options.vocab)
+    seen = profiled(config, options.tokens, options.device, options.memory)
+    rows = table(seen, options.device, options.memory)
+    wanted = [row for row in rows if any(word in row[0] for word in options.named)]
     for name, calls, share in wanted[: options.rows]:
         print(f"{name[:44]:44} {calls:5} calls {share:5.1%}")
     if options.trace:

@@ -26,6 +26,7 @@ from annotated.gpu import (
     ceilings,
     compiled,
     fuse,
+    join_projections,
     precision_context,
     training_flops,
 )
@@ -49,6 +50,7 @@ RUNGS = {
     "fused attention": {"attention": True},
     "norms in one kernel": {"norms": True},
     "residual sums in 16 bits": {"sums": True},
+    "joint projections": {"joint": True},
     "fused optimizer": {"optimizer": True},
     "loss in pieces": {"pieces": True},
     "batches made ahead": {"ahead": True},
@@ -121,6 +123,8 @@ def prepare(model, chosen, device, backend="inductor"):
     if chosen.get("attention"):
         fuse(model)
         take_back(model, chosen)
+    if chosen.get("joint"):
+        join_projections(model)
     compute = _loss_piece
     if chosen.get("compile"):
         compiled(model, backend=backend)

@@ -13,18 +13,21 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import pytest
+import torch
 import warm
 
 from annotated import cli, corpora
-from annotated.data import Corpus, Words
+from annotated.data import Batches, Corpus, Words, make_batch
 from annotated.decoding import load, save
 from annotated.files import file_lock, resumable_output, sha256_of
 from annotated.grammar import grammar_corpus
+from annotated.optimization import label_smoothed_loss
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.training import Recipe
-from annotated.transformer import TINY, Config
+from annotated.transformer import TINY, Config, Transformer
 
 WORDS = [("the", "die"), ("a", "eine"), ("cat", "Katze"), ("dog", "Hündin"), ("sees", "sieht"), ("hears", "hört")]
 SIZES = "--preset tiny --vocab 300 --N 1 --d_model 32 --d_ff 32 --h 2 --source_tokens 200 --target_tokens 200 --threads 1".split()
@@ -1110,13 +1113,102 @@ def test_numbers_beyond_all_measure_are_refused(option, text, tmp_path, called):
 def test_weights_are_counted_without_a_model():
     changes = [{}, {"bias": True}, {"norm": "pre"}, {"final_norm": True}, {"d_k": 3, "d_v": 5}, {"output_bias": True}, {"N_decoder": 3},
                {"source_vocab": 13}, {"positions": "learned", "max_positions": 17}]
-    from dataclasses import replace
-
-    from annotated.transformer import TINY, Transformer
-
     for change in changes:
         config = replace(TINY, vocab=11, d_model=8, h=2, d_ff=6, **change)
         assert cli._count_weights(config) == sum(p.numel() for p in Transformer(config).parameters()), change
+
+
+class Kept:
+    """Bytes of what autograd keeps of a forward pass, weights left out; each storage counts once."""
+
+    def __init__(self, model):
+        self.known = {p.untyped_storage().data_ptr() for p in model.parameters()}
+        self.bytes, self.alive = 0, []
+
+    def __call__(self, x):
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in self.known:
+            self.known.add(storage.data_ptr())
+            self.alive.append(storage)  # so that its address is not used again
+            self.bytes += storage.nbytes()
+        return x
+
+
+@pytest.mark.parametrize("form", ["plain", "Objective", "joint", "UnpaddedObjective", "CPUObjective"])
+@pytest.mark.parametrize("change", [{}, {"norm": "pre"}, {"d_k": 5, "d_v": 7, "N_decoder": 1}, {"P_drop": 0.1, "activation": "gelu"}], ids=str)
+def test_no_form_of_training_keeps_less_than_is_asked_for(form, change):
+    from annotated import cpu, gpu
+
+    config = replace(TINY, **{"vocab": 203, "d_model": 38, "h": 2, "d_ff": 101, "P_drop": 0.0} | change)
+    model = Transformer(config)
+    source, target = make_batch([([5] * (9 + i % 4) + [2], [6] * (11 + i % 3) + [2]) for i in range(20)])
+    objective = {
+        "plain": lambda: lambda source, target: label_smoothed_loss(model(source, target[:, :-1]), target[:, 1:]),
+        "Objective": lambda: gpu.Objective(gpu.fuse(model)), "joint": lambda: gpu.Objective(gpu.join_projections(gpu.fuse(model))),
+        "UnpaddedObjective": lambda: gpu.UnpaddedObjective(model), "CPUObjective": lambda: cpu.CPUObjective(model),
+    }[form]()
+    kept = Kept(model)
+    with torch.autograd.graph.saved_tensors_hooks(kept, lambda x: x):
+        loss = objective(source, target)
+    asked = 4 * cli._count_activations(config, int((source != 0).sum()), int((target[:, 1:] != 0).sum()))
+    assert loss.requires_grad and asked <= kept.bytes < 2.2 * asked
+
+
+def a_training(device="cpu", **options):
+    options = SimpleNamespace(**{"fast": False, "compile": False, "precision": None} | options)
+    pairs = [([5] * (n % 7) + [2], [6] * (n % 5) + [2]) for n in range(40)]
+    batches = Batches(pairs, 60, 60)
+    sizes = [[sum(map(len, side)) for side in zip(*(pairs[i] for i in batches.plan()[k].tolist()))] for k in range(len(batches.plan()))]
+    return lambda config: cli._check_batches(options, config, batches, device), max(sizes, key=sum)
+
+
+@pytest.mark.parametrize("options, lean", [({}, False), ({"fast": True}, True), ({"precision": "bfloat16"}, True)], ids=str)
+def test_batches_are_refused_by_the_byte(options, lean, monkeypatch):
+    config = replace(TINY, vocab=203)
+    check, largest = a_training(**options)
+    wanted = cli._bytes_to_train(config, *largest, lean)
+    monkeypatch.setattr(cli, "_machine_memory", lambda: wanted)
+    check(config)
+    monkeypatch.setattr(cli, "_machine_memory", lambda: None)  # nobody says
+    check(config)
+    monkeypatch.setattr(cli, "_machine_memory", lambda: wanted - 1)
+    with pytest.raises(ValueError, match=f"batches of {largest[0]} source and {largest[1]} target tokens takes 0.0 GB of memory, and this machine"):
+        check(config)
+
+
+def test_a_gpu_is_asked_for_its_own_memory(monkeypatch):
+    config = replace(TINY, vocab=203)
+    check, largest = a_training("cuda:1")
+    wanted, asked = cli._bytes_to_train(config, *largest, lean=True), []
+
+    def properties(device):
+        asked.append(device)
+        return SimpleNamespace(total_memory=wanted - len(asked) + 1)
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    monkeypatch.setattr(cli, "_machine_memory", lambda: 10)
+    check(config)
+    with pytest.raises(ValueError, match="the GPU cuda:1 has"):
+        check(config)
+    assert asked == ["cuda:1"] * 2
+
+
+def test_the_bytes_of_a_training_are_weights_averages_and_more():
+    config = replace(TINY, vocab=203)
+    weights = 4 * cli._count_weights(config)
+    assert cli._bytes_to_train(config, 0, 0) == 4 * weights == cli._bytes_to_train(config, 1, 1)  # gradients are more than these
+    plain, lean = (cli._bytes_to_train(config, 9000, 9000, lean) - 3 * weights for lean in (False, True))
+    kept = cli._count_activations(config, 9000, 9000)
+    assert plain == 4 * (kept + 9000 * 203) and lean == 2 * (kept + 4096 * 203)
+
+
+def test_batches_beyond_the_memory_are_refused_before_the_first_update(text, tmp_path, called, monkeypatch):
+    monkeypatch.setattr(cli, "_machine_memory", lambda: 10**6)
+    monkeypatch.setattr(cli, "train", lambda *given, **more: pytest.fail("it trains"))
+    files = "train", "--source", text / "train.en", "--target", text / "train.de"
+    status, _, said = called(*files, *SIZES, "--out", tmp_path / "out", "--score", 0)
+    assert status == 2 and re.search(r"batches of \d+ source and \d+ target tokens takes 0\.\d GB of memory, and this machine has 0\.0: ", said)
+    assert not (tmp_path / "out/checkpoints").exists()
 
 
 def test_a_missing_package_is_asked_for_before_anything_else(text, tmp_path, called, monkeypatch, model):

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from annotated import cpu
+from annotated import cpu, decoding
 from annotated.cli import main
 from annotated.cpu import CPUObjective, LinearMaps, _CPURun, calibrate
 from annotated.data import make_batch
@@ -177,6 +177,16 @@ def test_weights_keep_names_values_and_places_and_fit_the_plain_model():
     torch.testing.assert_close(plain(source, target), logits)
     state, state_fast = plain.start(source), fast.start(source)
     torch.testing.assert_close(fast.step(target[:, 0], state_fast)[0], plain.step(target[:, 0], state)[0])
+
+
+@pytest.mark.parametrize("pack", [decoding.packed, decoding.packed_int8])
+def test_a_search_takes_a_model_that_has_been_trained_so(pack):
+    torch.manual_seed(0)
+    plain = Transformer(replace(SMALL, bias=True)).eval()
+    fast = deepcopy(plain)
+    CPUObjective(fast)
+    source, target = make_batch(PAIRS)
+    torch.testing.assert_close(pack(fast)(source, target), pack(plain)(source, target))
 
 
 class Counted(LinearMaps):

@@ -207,6 +207,21 @@ def test_a_sharded_objective_sends_gradients_once_an_update(group_of_one):
     assert asked == [False, False, False, True]
 
 
+def test_compiled_layers_are_not_cut_at_the_buckets_of_ddp(group_of_one):
+    torch._dynamo.reset()
+    programs = []
+
+    def count(graph, inputs):
+        programs.append(graph)
+        return graph.forward
+
+    model = gpu.compiled(gpu.fuse(model_of()), backend=count)
+    wrapped = torch.nn.parallel.DistributedDataParallel(gpu.Objective(model), bucket_cap_mb=0.001)
+    wrapped(*make_batch(some_pairs(5))).backward()
+    assert len(programs) == 2
+    torch._dynamo.reset()
+
+
 def note_kind(kinds, precision, module, inputs, out):
     kinds.add((precision, out.dtype))
 

@@ -1,6 +1,7 @@
 """The fast forms beside the plain ones; batches of few shapes; and several processes that must make the updates of one."""
 
 import json
+import subprocess
 import sys
 import time
 from contextlib import nullcontext
@@ -16,13 +17,13 @@ import torch
 import torch._dynamo
 from shapes import checked, unseen
 
-from annotated import cli, gpu, graphs
+from annotated import cli, decoding, gpu, graphs
 from annotated.attention import additive_attention, scaled_dot_product_attention
 from annotated.data import Batches, make_batch
 from annotated.grammar import grammar_corpus
 from annotated.layers import FusedLayerNorm, LayerNorm
 from annotated.masks import causal_mask
-from annotated.multihead import AttentionDropout
+from annotated.multihead import AttentionDropout, MultiHeadAttention
 from annotated.optimization import label_smoothed_loss, optimizer
 from annotated.training import update
 from annotated.transformer import TINY, Transformer
@@ -180,6 +181,89 @@ def test_gradients_in_bfloat16_are_near_those_in_float32_and_weights_stay():
     assert 1e-4 < error < 0.05
 
 
+# ---- projections side by side
+
+
+WIDTHS = [{}, {"norm": "pre", "N_decoder": 1}, {"d_k": 5, "d_v": 7, "bias": True}, {"N_decoder": 3, "P_drop_attention": 0.3}]
+
+
+def with_biases(**options):
+    model = model_of(**options)
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            torch.nn.init.normal_(parameter)  # biases begin at 0, which would hide them
+    return model
+
+
+@pytest.mark.parametrize("options", WIDTHS, ids=str)
+@pytest.mark.parametrize("kind", [gpu.Objective, gpu.UnpaddedObjective])
+def test_joint_projections_give_the_loss_and_the_gradients_of_the_plain_model(options, kind):
+    plain = with_biases(**options).train("P_drop_attention" not in options)  # two paths draw other numbers
+    joint = gpu.join_projections(gpu.fuse(deepcopy(plain)))
+    source, target = batch = make_batch(some_pairs(7, seed=3))
+    label_smoothed_loss(plain(source, target[:, :-1]), target[:, 1:], reduction="sum").backward()
+    kind(joint, rows=5)(*batch).backward()
+    assert list(joint.state_dict()) == list(plain.state_dict())
+    for (name, wanted), (other, found) in zip(plain.named_parameters(), joint.named_parameters(), strict=True):
+        assert name == other
+        torch.testing.assert_close(found.grad, wanted.grad, atol=1e-4, rtol=1e-4)
+
+
+def test_a_model_with_joint_projections_still_decodes_step_by_step():
+    plain = with_biases(N_decoder=3, bias=True).eval()
+    joint = gpu.join_projections(deepcopy(plain))
+    source, target = make_batch(some_pairs(5))
+    close(joint(source, target), plain(source, target))
+    close(joint.decode(target, joint.encode(source), source), plain(source, target))
+    state, old = joint.start(source), plain.start(source)
+    for t in range(3):
+        logits, state = joint.step(target[:, t], state)
+        expected, old = plain.step(target[:, t], old)
+        close(logits, expected)
+    assert not joint.training and not any(module.training for module in joint.modules())
+
+
+@pytest.mark.parametrize("pack", [decoding.packed, decoding.packed_int8])
+def test_a_search_may_exchange_the_layers_of_a_model_with_joint_projections(pack):
+    plain = with_biases(bias=True).eval()
+    source, target = make_batch(some_pairs(5))
+    found, wanted = (pack(model)(source, target) for model in (gpu.join_projections(deepcopy(plain)), plain))
+    close(found, wanted)
+
+
+@pytest.mark.parametrize("N_decoder", [1, 3])
+def test_joint_projections_are_few_and_wide(N_decoder):
+    model = gpu.join_projections(model_of(N_decoder=N_decoder, d_k=5, d_v=7))
+    source, target = make_batch(some_pairs(5))
+    with torch.profiler.profile(record_shapes=True) as profile:
+        model(source, target)
+    found = sorted(e.input_shapes[1][0] for e in profile.events() if e.name == "aten::linear")
+    keys, values, out = 3 * 5, 3 * 7, 12
+    encoder = [2 * keys + values, out, 19, out]
+    decoder = [2 * keys + values, out, keys, out, 19, out]
+    wanted = encoder * 2 + [N_decoder * (keys + values)] + decoder * N_decoder
+    logits = [size for size in found if size == 23]
+    assert found == sorted(wanted + logits)
+
+
+def test_layers_with_joint_projections_share_a_program_for_all_shapes():
+    torch._dynamo.reset()
+    programs = []
+
+    def count(graph, inputs):
+        programs.append(graph)
+        return graph.forward
+
+    model = gpu.join_projections(gpu.fuse(model_of(N=3))).eval()
+    plain = deepcopy(model)
+    gpu.compiled(model, backend=count)
+    for n in (5, 9, 14):
+        ids = torch.randint(4, 23, (2, n))
+        close(model(ids, ids), plain(ids, ids))
+    assert len(programs) == 2
+    torch._dynamo.reset()
+
+
 # ---- the loss
 
 
@@ -216,6 +300,14 @@ def test_the_loss_in_pieces_never_holds_all_logits():
 def test_the_loss_in_pieces_refuses(x, W, target, rows, message):
     with pytest.raises(ValueError, match=message):
         gpu.chunked_loss(torch.randn(x), torch.randn(W), torch.ones(target, dtype=torch.long), gpu._Pieces(rows=rows))
+
+
+def test_the_factor_of_a_loss_is_not_rounded_to_sixteen_bits():
+    torch.manual_seed(2)
+    x, W, target = torch.randn(257, 7).bfloat16().requires_grad_(), torch.randn(29, 7), torch.randint(1, 29, (257,))
+    slopes = [torch.autograd.grad(factor * gpu.chunked_loss(x, W, target), x)[0].double() for factor in (1.0, 1.3008)]
+    ratio = (slopes[1] * slopes[0]).sum() / slopes[0].square().sum()
+    assert ratio == pytest.approx(1.3008, rel=1e-3)  # in bfloat16 1.3047
 
 
 @pytest.mark.parametrize("kind", [gpu.TrainStep, graphs.CudaGraphTrainStep])
@@ -494,7 +586,7 @@ def test_a_side_that_waits_for_its_turn_keeps_no_gradients(program):
     assert all(p.grad is None for p in model.parameters()) and adam.state
 
 
-@pytest.mark.parametrize("rung", ["fused attention", "norms in one kernel", "residual sums in 16 bits"])
+@pytest.mark.parametrize("rung", ["fused attention", "norms in one kernel", "residual sums in 16 bits", "joint projections"])
 def test_a_rung_makes_its_own_change_only(program, rung):
     on_gpu, _ = program("on_gpu")
     model = model_of()
@@ -502,7 +594,9 @@ def test_a_rung_makes_its_own_change_only(program, rung):
     order = list(on_gpu.RUNGS)
     norms = {type(module) for module in model.modules() if isinstance(module, LayerNorm)}
     assert norms == {FusedLayerNorm if order.index(rung) >= order.index("norms in one kernel") else LayerNorm}
-    assert bool(model.dropout._forward_hooks) == (rung == "residual sums in 16 bits")
+    assert bool(model.dropout._forward_hooks) == (order.index(rung) >= order.index("residual sums in 16 bits"))
+    joint = {isinstance(module, gpu._JointAttention) for module in model.modules() if isinstance(module, MultiHeadAttention)}
+    assert joint == {isinstance(model.decoder, gpu._JointDecoder)} == {rung == "joint projections"}
     assert model.encoder.layers[0].self_attention.attention is gpu.fused_attention
 
 
@@ -533,6 +627,25 @@ def test_multi30k_trains_chooses_on_validation_and_scores_once(program, tmp_path
     scores = scores_in(tmp_path / "m-tok-1")
     assert scores["end"] == 4 and scores["alpha"] == 0.3 and scores["checkpoints averaged"] == 2 and scores["bleu"] == 4
     assert (tmp_path / "m-tok-1/outputs.txt").read_text().count("\n") == 3 and not (tmp_path / "work/m-tok-1").exists()
+
+
+@pytest.mark.parametrize("more, large", [([], "aten::mm"), (["--memory"], "aten::sub")])
+def test_a_profile_lists_time_or_memory(program, more, large, capsys):
+    program("14_profile")[1](*"--preset tiny --vocab 997 --tokens 100 --device cpu --rows 400".split(), *more)
+    lines = capsys.readouterr().out.splitlines()
+    shares = [float(line.split()[-1].rstrip("%")) for line in lines]
+    assert shares == sorted(shares, reverse=True) and 95 < sum(shares) < 105
+    named = {line.split()[0]: share for line, share in zip(lines, shares)}
+    assert named[large] > 5 and (named["aten::view"] == 0) == bool(more)  # a view takes time and no memory
+
+
+@pytest.mark.parametrize("here, installs", [(sys.executable, False), ("/bin/false", True)])
+def test_make_gpu_installs_nothing_where_torch_is_there(here, installs, tmp_path):
+    root = Path(__file__).parent.parent
+    command = ["make", "-n", "gpu", f"VENV={tmp_path}/venv", f"PYTHON={here}"]
+    said = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+    assert ("pip install" in said) == installs
+    assert said.splitlines()[-1].split()[1] == (f"{tmp_path}/venv/bin/python" if installs else here)
 
 
 def test_make_gpu_checks_climbs_and_trains(program, tmp_path, monkeypatch, capsys):
@@ -625,6 +738,34 @@ def test_compiled_layers_are_few_programs_over_twenty_shapes_and_an_evaluation()
     assert len(programs) <= 8
 
 
+def test_a_kernel_of_another_form_is_not_called(monkeypatch):
+    from torch.nn.attention import varlen
+
+    assert gpu._varlen_kernel() is varlen.varlen_attn
+    monkeypatch.setattr(varlen, "varlen_attn", lambda query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is_causal=False: None)
+    assert gpu._varlen_kernel() is None
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", None)
+    assert gpu._varlen_kernel() is None
+
+
+def test_the_kernel_for_packed_sentences_is_given_what_it_wants():
+    "On a CPU by a stand-in that attends as the kernel does, sentence by sentence."
+
+    def kernel(Q, K, V, ends, keys, longest, most, *, window_size):
+        spans = [list(zip(e.tolist(), e.tolist()[1:])) for e in (ends, keys)]
+        assert longest == max(b - a for a, b in spans[0]) and most == max(b - a for a, b in spans[1]) and ends.dtype == torch.int32
+        rows = [(Q[a:b], K[c:d], V[c:d]) for (a, b), (c, d) in zip(*spans, strict=True)]
+        causal = {(-1, -1): False, (-1, 0): True}[window_size]
+        heads = (scaled_dot_product_attention(*(x.transpose(0, 1) for x in row), causal_mask(len(row[0])) if causal else None) for row in rows)
+        return torch.cat([out.transpose(0, 1) for out in heads])
+
+    real = [torch.arange(max(n))[None] < torch.tensor(n)[:, None] for n in ([5, 2, 4], [3, 7, 1])]
+    words, labels = (gpu._Layout.of(each, "cpu") for each in real)
+    for mask in (gpu._PackedMask(words, words, True), gpu._PackedMask(words, words), gpu._PackedMask(labels, words)):
+        Q, (K, V) = torch.randn(1, 3, len(mask.queries.index), 5), torch.randn(2, 1, 3, 11, 5)
+        close(gpu._flash_unpadded(kernel, Q, K, V, mask), gpu.unpadded_attention(Q, K, V, mask))
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_compiled_layers_take_lengths_that_are_no_multiples_of_eight():
     model = gpu.fuse(model_of(d_model=128, h=2)).cuda()
@@ -650,6 +791,46 @@ def test_on_a_gpu_the_kernel_for_packed_sentences_gives_what_spreading_gives():
         torch.testing.assert_close(found.float(), wanted, atol=2e-2, rtol=2e-2)
 
 
+@pytest.mark.gpu
+def test_on_a_gpu_a_recorded_update_drops_other_units_each_time_and_those_of_the_seed():
+    source, target = (ids.cuda() for ids in next(gpu.StaticBatches(some_pairs(60), 96, 96)()))
+    scale, losses = torch.tensor(0.01, device="cuda"), []
+    for kind in (gpu.TrainStep, graphs.CudaGraphTrainStep):
+        step = kind(gpu.Objective(gpu.fuse(model_of(P_drop=0.3)).cuda().train()))
+        for seed in (5, 6, 5):
+            torch.manual_seed(seed)
+            losses.append(step(source, target, scale).item())
+    eager, recorded = losses[:3], losses[3:]
+    assert recorded[0] == recorded[2] != recorded[1]
+    assert recorded == pytest.approx(eager, rel=1e-4)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_batches_are_pinned_while_an_update_is_recorded():
+    pairs, found = some_pairs(400), []
+    for kind in (gpu.TrainStep, graphs.CudaGraphTrainStep):
+        model = gpu.fuse(model_of()).cuda()
+        make, adam = gpu.FastUpdate(kind(gpu.Objective(model))), optimizer(model)
+        feed = gpu.Prefetch(gpu.StaticBatches(pairs, 96, 96), ahead=2)
+        found.append([make(model, adam, [batch])[0].item() for batch in feed()])
+        assert all(x.is_pinned() for x in next(feed()))
+    assert len(found[0]) > 10 and found[1] == pytest.approx(found[0], rel=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal, kernel", [(True, "flash"), (False, "fmha")])
+def test_on_a_gpu_attention_runs_a_fused_kernel(causal, kernel):
+    Q, K, V = torch.randn(3, 2, 4, 24, 64, device="cuda").bfloat16()
+    mask = causal_mask(24, "cuda") if causal else torch.rand(2, 1, 1, 24, device="cuda") < 0.8
+    attend = gpu.fused_causal_attention if causal else gpu.fused_attention
+    attend(Q, K, V, mask)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        attend(Q, K, V, mask)
+        torch.cuda.synchronize()
+    names = [event.key.lower() for event in profile.key_averages()]
+    assert any(kernel in name for name in names) and not any("softmax" in name for name in names), names
+
+
 # ---- shapes, a GPU
 
 
@@ -659,6 +840,7 @@ def test_shape_comments_hold():
         batch = next(gpu.StaticBatches(some_pairs(9), 32, 32)())
         gpu.Objective(model)(*batch).backward()
         gpu.UnpaddedObjective(model_of())(*batch).backward()
+        gpu.join_projections(model_of(bias=True))(*batch)
         gpu.fused_attention(*torch.randn(3, 2, 3, 5, 4), causal_mask(5))
         gpu.fused_attention(*torch.randn(3, 2, 3, 5, 4))
         assert not unseen(seen, gpu)

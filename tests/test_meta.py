@@ -17,9 +17,10 @@ from torch.utils._pytree import tree_leaves
 from annotated import decoding, gpu, training
 from annotated.after import LanguageModel, causal_loss
 from annotated.data import Batches, make_batch
+from annotated.evaluation import cross_entropy
 from annotated.optimization import label_smoothed_loss
 
-COPIES = ("aten::_to_copy", "aten::copy_")
+COPIES = ("aten::_to_copy", "aten::copy_", "aten::to")
 
 
 class OneDevice(TorchDispatchMode):
@@ -81,6 +82,7 @@ def updates():
     yield "chapter 10", lambda model: training.update
     for kind in (gpu.Objective, gpu.UnpaddedObjective):
         yield kind.__name__, partial(fast, kind)
+        yield f"{kind.__name__}, joint", lambda model, kind=kind: fast(kind, gpu.join_projections(model))
 
 
 def fast(kind, model):
@@ -97,6 +99,17 @@ def test_an_update_waits_for_nothing(make):
         with OneDevice():
             line = run.advance(coming, training.Recipe(accumulate=2))
     assert line["loss"].is_meta and line["tokens"] > 10 and run.step == 2
+
+
+def test_an_evaluation_reads_its_losses_when_all_are_on_their_way(monkeypatch):
+    model, order = on_meta().eval(), []
+    model.register_forward_hook(lambda *given: order.append("forward"))
+    monkeypatch.setattr(torch.Tensor, "item", lambda x: order.append("item") or 3.0)
+    batches = [make_batch(some_pairs(3, seed)) for seed in range(4)]
+    with OneDevice():
+        loss = cross_entropy(model, batches)
+    assert order == ["forward"] * 4 + ["item"] * 4
+    assert loss == 12 / sum((target[:, 1:] != 0).sum() for _, target in batches)
 
 
 def searched(choice, fused):

@@ -1,0 +1,74 @@
+"""The cells of the notebooks that name a device, on the device `meta`: no tensor is left on the CPU, nothing is waited for
+in the middle of a computation.
+
+A cell that asks for values ends at that line, since `meta` has none; every operation before it has had one device.
+"""
+
+import contextlib
+import io
+import re
+import warnings
+
+import matplotlib.pyplot as plt
+import pytest
+from chapters import ROOT, read
+from test_meta import COPIES, OneDevice, no_autocast  # noqa: F401
+
+LINE = 'device = "cuda" if torch.cuda.is_available() else "cpu"'
+CHAPTERS = sorted(path.name for path in (ROOT / "book").glob("*.md") if LINE in path.read_text(encoding="utf-8"))
+SLOW = re.compile(r"subprocess|torchrun|init_process_group|dist\.|torch\.compile|_dynamo|ceilings\(device|beam_search|greedy|train\(|fit\(")
+
+
+class Mixed(AssertionError):
+    "Tensors of two devices met."
+
+
+class Notebook(OneDevice):
+    """As `OneDevice`, but a cell may wait for a copy: cells show results, one after the other."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func._schema.name in COPIES:
+            return func(*args, **(kwargs or {}))
+        try:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        except RuntimeError as error:
+            raise Mixed(error) if "has tensors of" in str(error) else error from None
+
+
+def cells_on_meta(path):
+    """Run a notebook's cells on meta; for each that names a device, whether it came to its end."""
+    names, ended = {"__name__": "__main__"}, {}
+    for cell in read(path).code():
+        source = cell.source.replace(LINE, 'device = "meta"')
+        if SLOW.search(source) and not {"export", "setup"} & set(cell.tags):
+            continue
+        try:
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), Notebook():
+                exec(compile(source, f"{path.name}:{cell.line}", "exec"), names)
+            done = True
+        except Mixed as error:
+            raise Mixed(f"{path.name}, line {cell.line}: {error}") from None
+        except Exception:  # a value is asked for, or a name that an earlier cell would have made
+            done = False
+        if "device" in cell.source and "export" not in cell.tags:
+            ended[cell.line] = done
+        plt.close("all")
+    return ended
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_what_stands_on_a_device_stays_on_it(name, monkeypatch):
+    monkeypatch.chdir(ROOT / "notebooks")
+    monkeypatch.setattr(plt, "show", lambda: None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ended = cells_on_meta(ROOT / "book" / name)
+    assert any(ended.values()), ended
+
+
+def test_a_tensor_that_is_left_behind_is_found(tmp_path):
+    lines = ["import torch", LINE, "x = torch.ones(2, 3, device=device)", "x = x + torch.ones(3)"]
+    cells = "\n\n".join(f"```{{code-cell}}\n{line}\n```" for line in lines)
+    (tmp_path / "09-some.md").write_text(f"---\nkernelspec:\n  name: python3\n  display_name: Python 3\n---\n\n# Some\n\n{cells}\n")
+    with pytest.raises(Mixed, match=r"09-some.md, line \d+: aten::add has tensors of"):
+        cells_on_meta(tmp_path / "09-some.md")
