@@ -112,7 +112,7 @@ def test_rules_go_that_match_nothing(tmp_path):
     assert 'url("x/c.svg")' in whole and 'url("s/d.png")' in whole and "url(data:font/woff2;base64,AAA)" in whole and "@import" not in whole
 
 
-HEAD = """<html><head><script data-cfasync="false">slow()</script><link rel="stylesheet" href="{0}_static/a.css?v=1" /><link href="{0}_static/b.css" rel="stylesheet">
+HEAD = """<html><head><script data-cfasync="false">slow()</script><link rel="stylesheet" href="{0}_static/a.css?v=1" /><link href="{0}_static/b.css" rel="stylesheet"><link rel="stylesheet" href="{0}_static/book.css">
 <link rel="preload" as="script" href="{0}_static/z.js" /><script src="{0}_static/one.js?v=2"></script><script>let toggleHint = 1;</script>
 <script src="{0}_static/two.js"></script><script>DOCUMENTATION_OPTIONS.pagename = 'p';</script>{1}</head><body class="here"><script>own()</script><script defer src="{0}_static/z.js"></script></body></html>"""
 
@@ -122,15 +122,16 @@ def test_a_page_asks_for_one_stylesheet_and_one_script(tmp_path):
     static = tmp_path / "_static"
     (static / "explorers").mkdir(parents=True)
     for name in ("one", "two", "z", "searchtools"):
-        (static / f"{name}.js").write_text(f'"{name}";')
+        (static / f"{name}.js").write_text(f'("{name}")')
     (static / "a.css").write_text(".here, .made { top: 0 } .nowhere { top: 0 }")
     (static / "b.css").write_text(".here { top: 1px }")
     (static / "explorers" / "e.js").write_text('x.className = "made"')
+    (static / "book.css").write_text(".nowhere { top: 2px }")
     more = '<script defer src="../_static/explorers/e.js"></script>', '<script src="../_static/searchtools.js"></script><script src="searchindex.js"></script>'
     pages = {tmp_path / f"{i}.html": HEAD.format("../", one) for i, one in enumerate(more)}
     done = bundle.bundle(pages, static, tmp_path / "kept.json")
-    assert (static / "styles.css").read_text().split("\n") == [".here,.made{top: 0}", ".here{top: 1px}"]
-    assert (static / "scripts.js").read_text().split("\n") == ['"one";', "let toggleHint = 1;", '"two";', '"z";']
+    assert (static / "styles.css").read_text().split("\n") == [".here,.made{top: 0}", ".here{top: 1px}", ".nowhere { top: 2px }"]
+    assert (static / "scripts.js").read_text().split("\n;\n") == ['("one")', "let toggleHint = 1;", '("two")', '("z")']
     for text, kept in zip(done.values(), (["explorers/e"], ["searchtools", "searchindex"])):
         asked = re.findall(r'<(?:script defer src|link rel="stylesheet" href)="(?:\.\./_static/)?([\w/]+)', text)
         assert asked == ["styles", "scripts", *kept] and len(re.findall("<link", text)) == 1

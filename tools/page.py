@@ -1,6 +1,6 @@
 """Measure the built page in headless Chromium: what a reader waits for, cannot see whole, or does not find.
 
-    python tools/page.py [--html _build/html] [--only clipped,code,weight,tabs,search] [--json FILE]
+    python tools/page.py [--html _build/html] [--only shape,clipped,code,weight,tabs,search] [--json FILE]
 
 Nothing is built here, and nothing fails: the numbers are printed; some of them have tests.
 The network and the processor of `weight` are those that Lighthouse calls slow 4G and a mid-tier phone.
@@ -150,6 +150,50 @@ ANY_FORMULA = ".bd-article div.math mjx-container"
 CELL = ".bd-article div.cell_input pre"
 
 
+# ---------------------------------------------------------------- screens, figures and code
+
+SCREEN = 800  # CSS pixels
+SHAPE = """() => {
+  const main = document.querySelector('.bd-article'), top = main.getBoundingClientRect().top;
+  const boxes = selector => [...main.querySelectorAll(selector)].filter(e => e.getClientRects().length).map(e => e.getBoundingClientRect());
+  const live = [...main.querySelectorAll('*')].filter(e => e.localName.startsWith('annotated-'));
+  const apart = e => !e.parentElement.closest('svg, .here, .zoom') && !live.some(one => one.contains(e));
+  const drawings = [...main.querySelectorAll('svg.drawing, svg.model.large, figure img, .cell_output img')].filter(e => apart(e) && e.getClientRects().length);
+  const figures = [...drawings, ...live].map(e => e.getBoundingClientRect().top - top);
+  const code = boxes('div.cell_input pre').reduce((sum, box) => sum + box.height, 0);
+  return {height: main.offsetHeight, figures: figures.length, live: live.length, first: figures.length ? Math.min(...figures) : null, code};
+}"""
+
+
+def shapes(browser, site: str, names: list[str]) -> dict[str, dict]:
+    "Of each page at 1280 pixels: height, figures, those one can touch, where the first stands, and the height of the code shown."
+    page = browser.new_page(viewport={"width": 1280, "height": HEIGHT})
+    page.set_default_timeout(120_000)
+    out = {}
+    for name in names:
+        page.goto(f"{site}/{name}", wait_until="load")
+        settled(page)
+        out[name] = page.evaluate(SHAPE)
+    page.close()
+    return out
+
+
+def shape_table(seen: dict[str, dict]) -> list[str]:
+    "The lines that say so: a page each, and the chapters together."
+    lines = []
+    for name, one in seen.items():
+        first = f"first at {one['first'] / SCREEN:.0f}" if one["figures"] else "none"
+        lines.append(f"{one['height'] / SCREEN:5.0f} screens, {one['figures']:2} figures ({first}, {one['live']} live), "
+                     f"{one['code'] / one['height']:4.0%} code: {name}")
+    chapters = [one for name, one in seen.items() if re.match(r"notebooks/\d\d-(?!.*-questions)", name)]
+    if chapters:
+        height, code = (sum(one[what] for one in chapters) for what in ("height", "code"))
+        figures, live = (sum(one[what] for one in chapters) for what in ("figures", "live"))
+        lines.append(f"{len(chapters)} chapters: {height / SCREEN:.0f} screens, {figures} figures, {live} of them live, "
+                     f"{10 * figures / (height / SCREEN):.1f} in ten screens, {code / height:.0%} code")
+    return lines
+
+
 # ---------------------------------------------------------------- tab stops
 
 STOPS = """() => {
@@ -246,7 +290,7 @@ RAW = re.compile(r"\\[()\[\]]|\\(frac|sqrt|mathrm|text|top|cdot|left|begin|in|ti
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--html", type=Path, default=ROOT / "_build" / "html")
-    parser.add_argument("--only", default="clipped,code,weight,tabs,search")
+    parser.add_argument("--only", default="shape,clipped,code,weight,tabs,search")
     parser.add_argument("--pages", default="", help="only pages whose address has one of these words, as in hour,07-")
     parser.add_argument("--json", type=Path, help="write the numbers there, too")
     parser.add_argument("--list", action="store_true", help="name the boxes that scroll sideways")
@@ -255,6 +299,9 @@ def main() -> int:
     out: dict = {}
     with served(options.html) as site, opened() as browser:
         names = [name for name in pages(options.html) if any(word in name for word in options.pages.split(","))]
+        if "shape" in wanted:
+            out["shape"] = shapes(browser, site, names)
+            print("\n".join(shape_table(out["shape"])), flush=True)
         boxes = {"clipped": [(FORMULA, 360), (ANY_FORMULA, 360)], "code": [(CELL, 1280), (CELL, 390), (CELL, 360)]}
         asked = [each for kind, some in boxes.items() if kind in wanted for each in some]
         seen = sideways(browser, site, names, asked) if asked else []
