@@ -564,6 +564,8 @@ def test_a_chapter_shows_where_it_stands(chapters):
         assert page.select_one('a[href*="colab"][href*="/notebooks/"]'), name
         assert not page.select(".tag_launch"), name
         assert all(cell.select_one("details:not([open])") for cell in page.select(".tag_setup")), name
+        folded = [cell for cell in page.select(".tag_hide-input") if cell.select_one(".cell_input")]
+        assert all(cell.select_one("details:not([open]) .cell_input") for cell in folded), name
 
 
 def test_the_front_page_shows_minutes_numbers_and_lines():

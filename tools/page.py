@@ -154,19 +154,21 @@ CELL = ".bd-article div.cell_input pre"
 
 SCREEN = 800  # CSS pixels
 SHAPE = """() => {
-  const main = document.querySelector('.bd-article'), top = main.getBoundingClientRect().top;
-  const boxes = selector => [...main.querySelectorAll(selector)].filter(e => e.getClientRects().length).map(e => e.getBoundingClientRect());
-  const live = [...main.querySelectorAll('*')].filter(e => e.localName.startsWith('annotated-'));
-  const apart = e => !e.parentElement.closest('svg, .here, .zoom') && !live.some(one => one.contains(e));
-  const drawings = [...main.querySelectorAll('svg.drawing, svg.model.large, figure img, .cell_output img')].filter(e => apart(e) && e.getClientRects().length);
-  const figures = [...drawings, ...live].map(e => e.getBoundingClientRect().top - top);
-  const code = boxes('div.cell_input pre').reduce((sum, box) => sum + box.height, 0);
-  return {height: main.offsetHeight, figures: figures.length, live: live.length, first: figures.length ? Math.min(...figures) : null, code};
+  const main = document.querySelector('.bd-article'), box = e => e.getBoundingClientRect();
+  const all = selector => [...main.querySelectorAll(selector)].filter(e => e.getClientRects().length);
+  const live = all('*').filter(e => e.localName.startsWith('annotated-'));
+  const within = e => e.parentElement.closest('svg, .here, .zoom') || live.some(one => one.contains(e));
+  const still = all('svg.drawing, svg.model.large, figure img, .cell_output img').filter(e => !within(e));
+  const tops = [...still, ...live].map(e => box(e).top - box(main).top);
+  return {
+    height: main.offsetHeight, figures: tops.length, live: live.length, first: tops.length ? Math.min(...tops) : null,
+    code: all('div.cell_input pre').reduce((sum, e) => sum + box(e).height, 0),
+  };
 }"""
 
 
 def shapes(browser, site: str, names: list[str]) -> dict[str, dict]:
-    "Of each page at 1280 pixels: height, figures, those one can touch, where the first stands, and the height of the code shown."
+    "Of each page at 1280 pixels: its height and that of its code, its figures, and where the first of them stands."
     page = browser.new_page(viewport={"width": 1280, "height": HEIGHT})
     page.set_default_timeout(120_000)
     out = {}
@@ -183,14 +185,15 @@ def shape_table(seen: dict[str, dict]) -> list[str]:
     lines = []
     for name, one in seen.items():
         first = f"first at {one['first'] / SCREEN:.0f}" if one["figures"] else "none"
-        lines.append(f"{one['height'] / SCREEN:5.0f} screens, {one['figures']:2} figures ({first}, {one['live']} live), "
-                     f"{one['code'] / one['height']:4.0%} code: {name}")
+        figures = f"{one['figures']:2} figures ({first}, {one['live']} live)"
+        lines.append(f"{one['height'] / SCREEN:5.0f} screens, {figures}, {one['code'] / one['height']:4.0%} code: {name}")
     chapters = [one for name, one in seen.items() if re.match(r"notebooks/\d\d-(?!.*-questions)", name)]
     if chapters:
         height, code = (sum(one[what] for one in chapters) for what in ("height", "code"))
         figures, live = (sum(one[what] for one in chapters) for what in ("figures", "live"))
-        lines.append(f"{len(chapters)} chapters: {height / SCREEN:.0f} screens, {figures} figures, {live} of them live, "
-                     f"{10 * figures / (height / SCREEN):.1f} in ten screens, {code / height:.0%} code")
+        screens = height / SCREEN
+        lines.append(f"{len(chapters)} chapters: {screens:.0f} screens, {figures} figures, {live} of them live, "
+                     f"{10 * figures / screens:.1f} in ten screens, {code / height:.0%} code")
     return lines
 
 
