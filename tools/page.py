@@ -186,7 +186,8 @@ def shape_table(seen: dict[str, dict]) -> list[str]:
     for name, one in seen.items():
         first = f"first at {one['first'] / SCREEN:.0f}" if one["figures"] else "none"
         figures = f"{one['figures']:2} figures ({first}, {one['live']} live)"
-        lines.append(f"{one['height'] / SCREEN:5.0f} screens, {figures}, {one['code'] / one['height']:4.0%} code: {name}")
+        screens, share = one["height"] / SCREEN, one["code"] / one["height"]
+        lines.append(f"{screens:5.0f} screens, {figures}, {share:4.0%} code: {name}")
     chapters = [one for name, one in seen.items() if re.match(r"notebooks/\d\d-(?!.*-questions)", name)]
     if chapters:
         height, code = (sum(one[what] for one in chapters) for what in ("height", "code"))
