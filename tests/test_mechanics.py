@@ -89,7 +89,7 @@ def test_a_section_knows_about_how_high_it_is():
     heights = [[int(x) for x in re.findall(r'<section id="\w" style="--tall: (\d+)px"', page.measured(one))] for one in (short, long)]
     assert heights[0][1] == heights[1][1] == page.LINE and heights[1][0] > 30 * heights[0][0] > 0
     assert page.measured(page.measured(short)) == page.measured(short)
-    folded = '<details class="hide above-input"><span class="ln">x\n</span></details><mjx-assistive-mml>words</mjx-assistive-mml>'
+    folded = '<details class="admonition hide above-input"><span class="ln">x\n</span></details><mjx-assistive-mml>words</mjx-assistive-mml>'
     assert page.tall(folded) == 0 and page.tall('<span class="ln">x\n</span>') > 0 and page.tall("<svg></svg>") == page.PICTURE
 
 

@@ -163,18 +163,18 @@ def plainer(page: str) -> str:
 # ---------------------------------------------------------------- what a page lays out
 
 SECTION = re.compile(r'<section\b(?![^>]*--tall)[^>]*|</section>')
-UNSEEN = re.compile(r"<mjx-assistive-mml.*?</mjx-assistive-mml>|<details class=\"hide (?:above|below)-input\">.*?</details>|<svg\b.*?</svg>", re.S)
-FACE, LINE, SIGNS, PICTURE = 400, 26, 42, 260  # CSS pixels of a phone, and signs on its line
+UNSEEN = re.compile(r"<mjx-assistive-mml.*?</mjx-assistive-mml>|<details class=\"admonition hide above-input\">.*?</details>|<svg\b.*?</svg>", re.S)
+LINE, SIGNS, CODE, COLUMNS_OF_CODE, CELL, PICTURE = 26, 42, 19, 46, 40, 260  # CSS pixels of a phone; signs on its lines
 
 
 def tall(part: str) -> int:
     "About how high a part of a page is on a phone, in CSS pixels."
-    pictures = len(re.findall(r"<(?:svg|img)\b", part))
+    pictures, cells = len(re.findall(r"<(?:svg|img)\b", part)), part.count('<div class="cell ')
     part = UNSEEN.sub("", part)
-    code = sum(max(1, -(-len(re.sub("<[^>]*>", "", line)) // 46)) for line in re.findall(r'<span class="ln".*?\n', part))
+    code = sum(max(1, -(-len(re.sub("<[^>]*>", "", line)) // COLUMNS_OF_CODE)) for line in re.findall(r'<span class="ln".*?\n', part))
     text = re.sub(r"<pre>.*?</pre>|</?(?:a|code|em|span|strong|mjx-[\w-]+)\b[^>]*>", "", part, flags=re.S)
     prose = sum(-(-len(words) // SIGNS) for words in re.findall(r">([^<>]+)<", text) if words.strip())
-    return LINE * prose + 19 * code + PICTURE * pictures
+    return LINE * prose + CODE * code + CELL * cells + PICTURE * pictures
 
 
 def measured(page: str) -> str:
