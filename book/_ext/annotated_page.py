@@ -164,17 +164,17 @@ def plainer(page: str) -> str:
 
 SECTION = re.compile(r'<section\b(?![^>]*--tall)[^>]*|</section>')
 UNSEEN = re.compile(r"<mjx-assistive-mml.*?</mjx-assistive-mml>|<details class=\"admonition hide above-input\">.*?</details>|<svg\b.*?</svg>", re.S)
-LINE, SIGNS, CODE, COLUMNS_OF_CODE, CELL, PICTURE = 26, 42, 19, 46, 40, 260  # CSS pixels of a phone; signs on its lines
+LINE, SIGNS, CODE_LINE, CODE_SIGNS, CELL, PICTURE = 26, 42, 19, 46, 40, 260  # CSS pixels of a phone; signs on its lines
 
 
 def tall(part: str) -> int:
     "About how high a part of a page is on a phone, in CSS pixels."
     pictures, cells = len(re.findall(r"<(?:svg|img)\b", part)), part.count('<div class="cell ')
     part = UNSEEN.sub("", part)
-    code = sum(max(1, -(-len(re.sub("<[^>]*>", "", line)) // COLUMNS_OF_CODE)) for line in re.findall(r'<span class="ln".*?\n', part))
+    code = sum(max(1, -(-len(re.sub("<[^>]*>", "", line)) // CODE_SIGNS)) for line in re.findall(r'<span class="ln".*?\n', part))
     text = re.sub(r"<pre>.*?</pre>|</?(?:a|code|em|span|strong|mjx-[\w-]+)\b[^>]*>", "", part, flags=re.S)
     prose = sum(-(-len(words) // SIGNS) for words in re.findall(r">([^<>]+)<", text) if words.strip())
-    return LINE * prose + CODE * code + CELL * cells + PICTURE * pictures
+    return LINE * prose + CODE_LINE * code + CELL * cells + PICTURE * pictures
 
 
 def measured(page: str) -> str:
