@@ -155,7 +155,8 @@ CELL = ".bd-article div.cell_input pre"
 SCREEN = 800  # CSS pixels
 SHAPE = """() => {
   const main = document.querySelector('.bd-article'), box = e => e.getBoundingClientRect();
-  const all = selector => [...main.querySelectorAll(selector)].filter(e => e.getClientRects().length);
+  const shown = e => e.checkVisibility() && e.getClientRects().length;  // what is folded has a size, too
+  const all = selector => [...main.querySelectorAll(selector)].filter(shown);
   const live = all('*').filter(e => e.localName.startsWith('annotated-'));
   const within = e => e.parentElement.closest('svg, .here, .zoom') || live.some(one => one.contains(e));
   const still = all('svg.drawing, svg.model.large, figure img, .cell_output img').filter(e => !within(e));
