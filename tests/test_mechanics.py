@@ -13,6 +13,7 @@ from web.fetch import fetch
 sys.path.append(str(ROOT / "book" / "_ext"))
 import annotated_api as api  # noqa: E402
 import annotated_book as book  # noqa: E402
+import annotated_bundle as bundle  # noqa: E402
 import annotated_page as page  # noqa: E402
 import annotated_search as search  # noqa: E402
 
@@ -72,6 +73,78 @@ def test_lines_of_code_know_their_indentation():
     printed = '<div class="output stream highlight-myst-ansi notranslate"><div class="highlight"><pre><span></span>{}\n</pre></div>'
     assert page.lined(printed.format("a   1.0\nb  12.0")) == printed.format("a   1.0\nb  12.0")
     assert page.lined(printed.format("a sentence")).count('class="ln"') == 1
+
+
+def test_words_without_a_colour_are_no_elements():
+    code = '<span class="n">a</span> <span class="o">&lt;</span> <span class="k">if</span><span class="nf">f</span><span class="no">x</span>'
+    assert page.plainer(code) == 'a &lt; <span class="k">if</span><span class="nf">f</span><span class="no">x</span>'
+    css = (ROOT / "book/_static/book.css").read_text(encoding="utf-8")
+    coloured = {name for rule in re.findall(r"\.highlight :is\(([^)]*)\)", css) for name in re.findall(r"\.(\w+)", rule)}
+    assert "kn" in coloured and not [name for name in coloured if page.PLAIN.match(f'<span class="{name}">x</span>')]
+
+
+def test_a_section_knows_about_how_high_it_is():
+    "More words, more height; folded code and a formula's words for the ear have none; no section is told twice."
+    short, long = (f'<section id="a"><p>{"word " * n}</p><section id="b"><p>x</p></section></section>' for n in (10, 1000))
+    heights = [[int(x) for x in re.findall(r'<section id="\w" style="--tall: (\d+)px"', page.measured(one))] for one in (short, long)]
+    assert heights[0][1] == heights[1][1] == page.LINE and heights[1][0] > 30 * heights[0][0] > 0
+    assert page.measured(page.measured(short)) == page.measured(short)
+    folded = '<details class="admonition hide above-input"><span class="ln">x\n</span></details><mjx-assistive-mml>words</mjx-assistive-mml>'
+    assert page.tall(folded) == 0 and page.tall('<span class="ln">x\n</span>') > 0 and page.tall("<svg></svg>") == page.PICTURE
+
+
+CSS = """@charset "UTF-8"; /* a { */ .used, .none:hover, a.used > .none { color: red; content: "}/*" }
+.none { top: 0 } :is(.none, .used) b, [class~=none], .x\\:y { top: 1px } .bs-tooltip-auto { top: 2px }
+@media print { .none { top: 3px } #name:not(.none)::after { top: 4px } } @media screen { .none { top: 5px } }
+@font-face { src: url(data:font/woff2;base64,AAA) } @import "b.css"; .used { background: url("../x/c.svg?v=1") url('data:a,{') }"""
+
+
+def test_rules_go_that_match_nothing(tmp_path):
+    "A class that occurs nowhere cannot match; what stands in brackets may hold without it."
+    done = bundle.trimmed(CSS, {"used", "name", "x:y"})
+    assert [line.split("{")[0] for line in done.split("\n")] == [
+        '@charset "UTF-8";', ".used", ":is(.none, .used) b,[class~=none],.x\\:y", ".bs-tooltip-auto", "@media print", "@font-face", '@import "b.css";', ".used"]
+    assert 'content: "}' in done and "top: 4px" in done and not re.search("top: [035]px|top: 0", done)
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "a.css").write_text(CSS)
+    (tmp_path / "s" / "b.css").write_text(".used { background: url(d.png) }")
+    whole = bundle.sheet(tmp_path, "s/a.css")
+    assert 'url("x/c.svg")' in whole and 'url("s/d.png")' in whole and "url(data:font/woff2;base64,AAA)" in whole and "@import" not in whole
+
+
+HEAD = """<html><head><script data-cfasync="false">slow()</script><link rel="stylesheet" href="{0}_static/a.css?v=1" /><link href="{0}_static/b.css" rel="stylesheet"><link rel="stylesheet" href="{0}_static/book.css">
+<link rel="preload" as="script" href="{0}_static/z.js" /><script src="{0}_static/one.js?v=2"></script><script>let toggleHint = 1;</script>
+<script src="{0}_static/two.js"></script><script>DOCUMENTATION_OPTIONS.pagename = 'p';</script>{1}</head><body class="here"><script>own()</script><script defer src="{0}_static/z.js"></script></body></html>"""
+
+
+def test_a_page_asks_for_one_stylesheet_and_one_script(tmp_path):
+    "In the order in which the theme asks; explorers and the search keep theirs; a page that is not written again keeps up."
+    static = tmp_path / "_static"
+    (static / "explorers").mkdir(parents=True)
+    for name in ("one", "two", "z", "searchtools"):
+        (static / f"{name}.js").write_text(f'("{name}")')
+    (static / "a.css").write_text(".here, .made { top: 0 } .nowhere { top: 0 }")
+    (static / "b.css").write_text(".here { top: 1px }")
+    (static / "explorers" / "e.js").write_text('x.className = "made"')
+    (static / "book.css").write_text(".nowhere { top: 2px }")
+    more = '<script defer src="../_static/explorers/e.js"></script>', '<script src="../_static/searchtools.js"></script><script src="searchindex.js"></script>'
+    pages = {tmp_path / f"{i}.html": HEAD.format("../", one) for i, one in enumerate(more)}
+    done = bundle.bundle(pages, static, tmp_path / "kept.json")
+    assert (static / "styles.css").read_text().split("\n") == [".here,.made{top: 0}", ".here{top: 1px}", ".nowhere { top: 2px }"]
+    assert (static / "scripts.js").read_text().split("\n;\n") == ['("one")', "let toggleHint = 1;", '("two")', '("z")']
+    for text, kept in zip(done.values(), (["explorers/e"], ["searchtools", "searchindex"])):
+        asked = re.findall(r'<(?:script defer src|link rel="stylesheet" href)="(?:\.\./_static/)?([\w/]+)', text)
+        assert asked == ["styles", "scripts", *kept] and len(re.findall("<link", text)) == 1
+        assert "slow()" not in text and "matchMedia" in text and "own()" in text
+    (static / "b.css").write_text(".here { top: 2px }")
+    again = bundle.bundle(done, static, tmp_path / "kept.json")
+    assert "top: 2px" in (static / "styles.css").read_text()
+    old, new = (re.findall(r"\?v=(\w+)", next(iter(texts.values()))) for texts in (done, again))
+    assert old[0] != new[0] and old[1] == new[1]
+
+
+def test_pages_with_more_of_their_own_agree_on_one_order():
+    assert bundle.merged([("a", "b", "e"), ("a", "e"), ("a", "c", "e", "f")]) == ["a", "b", "c", "e", "f"]
 
 
 def test_an_image_keeps_its_place(tmp_path):

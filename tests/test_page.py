@@ -390,6 +390,124 @@ def test_a_figure_enlarges_and_escape_closes_it(browser, site):
     page.close()
 
 
+def test_a_page_asks_for_one_stylesheet_and_one_script_of_the_theme():
+    "A request takes half a second on a slow phone; only explorers and the search have scripts of their own."
+    built()
+    for name in (*LISTED, "search.html", "404.html", "index.html"):
+        page = parsed(name)
+        assert len(page.select("link[rel=stylesheet]")) == 1, name
+        scripts = [e for e in page.select("script[src]") if not re.search("explorers/|searchtools|language_data|searchindex|mathjax", e["src"])]
+        assert len(scripts) == 1 and all(e.has_attr("defer") for e in page.select("script[src]")), name
+
+
+# What a browser leaves out of sight, and what stands out of a section whose sides a narrow page cuts.
+LATE = "() => [...document.querySelectorAll('.bd-article h2')].map(e => e.checkVisibility({contentVisibilityAuto: true}))"
+OUTSIDE = """() => {
+  const out = [];
+  for (const section of document.querySelectorAll('.bd-article section > section')) {
+    const box = section.getBoundingClientRect();
+    for (const e of section.querySelectorAll('*')) {
+      if (e.closest('mjx-assistive-mml, svg, .copybtn, [hidden], .visually-hidden')) continue;
+      const own = e.getBoundingClientRect(), scrolls = e.parentElement.closest('pre, .pst-scrollable-table-container, .text_html, mjx-container');
+      if (own.width && !scrolls && (own.left < box.left - 1 || own.right > box.right + 1)) out.push(section.id + ': ' + e.localName + '.' + e.className + ' from ' + own.left + ' to ' + own.right);
+    }
+  }
+  return out;
+}"""
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_a_narrow_page_lays_out_what_is_near_and_cuts_nothing(browser, site, name):
+    page = browser.new_page(viewport=NARROW)
+    page.goto(f"{site}/{name}", wait_until="load")
+    page.wait_for_timeout(300)
+    assert not any(page.evaluate(LATE)[-1:]), "the last section is laid out before one comes near"
+    for width in (390, 1100):
+        page.set_viewport_size({"width": width, "height": 844})
+        assert not page.evaluate(OUTSIDE), width
+    for width, media in ((1280, "screen"), (700, "print")):
+        page.emulate_media(media=media)
+        page.set_viewport_size({"width": width, "height": 844})
+        page.wait_for_timeout(100)
+        assert all(page.evaluate(LATE)), media
+    page.close()
+
+
+@pytest.mark.parametrize(("name", "place"), [("07-transformer", "cached-decoding"), ("07-transformer", "what-comes-next"),
+                                             ("the-hour", "where-it-attends"), ("02-attention-questions", "q-additive-cost")])
+def test_a_link_to_a_place_far_down_leads_there_on_a_phone(browser, site, name, place):
+    "What stands above it has no height yet but the one that the build guessed."
+    page = browser.new_page(viewport=NARROW)
+    page.goto(f"{site}/notebooks/{name}.html#{place}", wait_until="load")
+    for _ in range(3):  # what comes into sight on the way may be higher than it was said to be
+        page.wait_for_timeout(300)
+        top = page.evaluate("id => document.getElementById(id).getBoundingClientRect().top", place)
+        assert -1 <= top <= 200, top
+    assert page.evaluate("scrollY") > 844
+    page.close()
+
+
+def test_the_theme_is_known_before_the_first_line_is_drawn(browser, site):
+    "Else a dark page begins light, and every element is styled twice."
+    page = browser.new_page(viewport=WIDE, color_scheme="dark")
+    page.add_init_script("""new MutationObserver(seen => { for (const one of seen) (window.themes ??= []).push([one.oldValue, one.target.dataset.theme]); })
+      .observe(document, {subtree: true, attributeFilter: ['data-theme'], attributeOldValue: true})""")
+    page.goto(f"{site}/notebooks/02-attention.html", wait_until="load")
+    changes = page.evaluate("() => window.themes.filter(([a, b]) => a !== b)")
+    assert changes == [["auto", "dark"]] and page.evaluate("document.documentElement.dataset.mode") == "auto"
+    page.evaluate("() => document.querySelector('.theme-switch-button').click()")
+    chosen = page.evaluate("() => ({...document.documentElement.dataset})")
+    page.reload(wait_until="load")
+    again = page.evaluate("() => ({...document.documentElement.dataset})")
+    assert chosen["mode"] != "auto" and (again["mode"], again["theme"]) == (chosen["mode"], chosen["theme"])
+    page.close()
+
+
+RINGS = """() => {
+  const out = [], seen = new Set();
+  for (const e of document.querySelectorAll('a[href], button, input, summary, [tabindex="0"]')) {
+    const kind = e.localName + '.' + e.className + (e.closest('.current') ? ' of the current page' : '') + ' in ' + e.closest('.bd-sidebar-primary, .bd-sidebar-secondary, .bd-article, body').className;
+    if (e.tabIndex < 0 || !e.checkVisibility({visibilityProperty: true}) || seen.has(kind)) continue;
+    seen.add(kind);
+    const drawn = e.querySelector(':scope > .toctree-toggle') ?? e;  // where the theme draws the ring of a fold
+    const looks = () => { const s = getComputedStyle(drawn); return [s.outlineStyle + s.outlineWidth + s.outlineColor, s.boxShadow]; };
+    document.activeElement.blur();
+    const plain = looks();
+    e.focus();
+    const [outline, shadow] = looks(), s = getComputedStyle(drawn);
+    const ring = s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 1 && outline !== plain[0];
+    if (document.activeElement === e && !ring && (shadow === plain[1] || shadow === 'none')) out.push(kind);
+  }
+  return [out, [...seen]];
+}"""
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+@pytest.mark.parametrize("name", LISTED)
+def test_whatever_the_keyboard_reaches_shows_a_ring(browser, site, name, mode):
+    page = browser.new_page(viewport=WIDE)
+    page.goto(f"{site}/{name}", wait_until="load")
+    page.add_style_tag(content="*, ::before, ::after { transition: none !important; animation: none !important }")
+    theme(page, mode)
+    page.keyboard.press("Tab")  # a browser shows rings to those who use the keyboard
+    without, kinds = page.evaluate(RINGS)
+    assert not without and len(kinds) > 10
+    assert name == "book/index.html" or any("a.current" in kind for kind in kinds)
+    page.close()
+
+
+def test_the_outline_shows_two_levels(browser, site):
+    "All the time, not only those of the section where one reads; a folded level hid the heading of beam search."
+    page = browser.new_page(viewport=WIDE)
+    page.goto(f"{site}/notebooks/11-decoding.html", wait_until="load")
+    rows = "rows => rows.map(e => [e.textContent.trim(), e.checkVisibility() && e.getClientRects().length > 0])"
+    shown = dict(page.eval_on_selector_all("#pst-page-toc-nav :is(.toc-h2, .toc-h3) > a", rows))
+    headings = page.eval_on_selector_all(".bd-article :is(h2, h3)", "rows => rows.map(e => e.firstChild.textContent.trim())")
+    assert any("beam search" in heading for heading in headings) and len(headings) > 12
+    assert not [heading for heading in headings if not shown.get(heading)]
+    page.close()
+
+
 def test_a_page_can_be_shared_and_edited(chapters):
     "It says what it is, where it is, how it looks as a link, and where its text is."
     addresses = re.findall("<loc>(.*?)</loc>", (HTML / "sitemap.xml").read_text(encoding="utf-8"))
@@ -451,6 +569,8 @@ def test_a_chapter_shows_where_it_stands(chapters):
         assert page.select_one('a[href*="colab"][href*="/notebooks/"]'), name
         assert not page.select(".tag_launch"), name
         assert all(cell.select_one("details:not([open])") for cell in page.select(".tag_setup")), name
+        folded = [cell for cell in page.select(".tag_hide-input") if cell.select_one(".cell_input")]
+        assert all(cell.select_one("details:not([open]) .cell_input") for cell in folded), name
 
 
 def test_the_front_page_shows_minutes_numbers_and_lines():

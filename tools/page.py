@@ -1,6 +1,6 @@
 """Measure the built page in headless Chromium: what a reader waits for, cannot see whole, or does not find.
 
-    python tools/page.py [--html _build/html] [--only clipped,code,weight,tabs,search] [--json FILE]
+    python tools/page.py [--html _build/html] [--only shape,clipped,code,weight,tabs,search] [--json FILE]
 
 Nothing is built here, and nothing fails: the numbers are printed; some of them have tests.
 The network and the processor of `weight` are those that Lighthouse calls slow 4G and a mid-tier phone.
@@ -150,6 +150,55 @@ ANY_FORMULA = ".bd-article div.math mjx-container"
 CELL = ".bd-article div.cell_input pre"
 
 
+# ---------------------------------------------------------------- screens, figures and code
+
+SCREEN = 800  # CSS pixels
+SHAPE = """() => {
+  const main = document.querySelector('.bd-article'), box = e => e.getBoundingClientRect();
+  const shown = e => e.checkVisibility() && e.getClientRects().length;  // what is folded has a size, too
+  const all = selector => [...main.querySelectorAll(selector)].filter(shown);
+  const live = all('*').filter(e => e.localName.startsWith('annotated-'));
+  const within = e => e.parentElement.closest('svg, .here, .zoom') || live.some(one => one.contains(e));
+  const still = all('svg.drawing, svg.model.large, figure img, .cell_output img').filter(e => !within(e));
+  const tops = [...still, ...live].map(e => box(e).top - box(main).top);
+  return {
+    height: main.offsetHeight, figures: tops.length, live: live.length, first: tops.length ? Math.min(...tops) : null,
+    code: all('div.cell_input pre').reduce((sum, e) => sum + box(e).height, 0),
+  };
+}"""
+
+
+def shapes(browser, site: str, names: list[str]) -> dict[str, dict]:
+    "Of each page at 1280 pixels: its height and that of its code, its figures, and where the first of them stands."
+    page = browser.new_page(viewport={"width": 1280, "height": HEIGHT})
+    page.set_default_timeout(120_000)
+    out = {}
+    for name in names:
+        page.goto(f"{site}/{name}", wait_until="load")
+        settled(page)
+        out[name] = page.evaluate(SHAPE)
+    page.close()
+    return out
+
+
+def shape_table(seen: dict[str, dict]) -> list[str]:
+    "The lines that say so: a page each, and the chapters together."
+    lines = []
+    for name, one in seen.items():
+        first = f"first at {one['first'] / SCREEN:.0f}" if one["figures"] else "none"
+        figures = f"{one['figures']:2} figures ({first}, {one['live']} live)"
+        screens, share = one["height"] / SCREEN, one["code"] / one["height"]
+        lines.append(f"{screens:5.0f} screens, {figures}, {share:4.0%} code: {name}")
+    chapters = [one for name, one in seen.items() if re.match(r"notebooks/\d\d-(?!.*-questions)", name)]
+    if chapters:
+        height, code = (sum(one[what] for one in chapters) for what in ("height", "code"))
+        figures, live = (sum(one[what] for one in chapters) for what in ("figures", "live"))
+        screens = height / SCREEN
+        lines.append(f"{len(chapters)} chapters: {screens:.0f} screens, {figures} figures, {live} of them live, "
+                     f"{10 * figures / screens:.1f} in ten screens, {code / height:.0%} code")
+    return lines
+
+
 # ---------------------------------------------------------------- tab stops
 
 STOPS = """() => {
@@ -246,7 +295,7 @@ RAW = re.compile(r"\\[()\[\]]|\\(frac|sqrt|mathrm|text|top|cdot|left|begin|in|ti
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--html", type=Path, default=ROOT / "_build" / "html")
-    parser.add_argument("--only", default="clipped,code,weight,tabs,search")
+    parser.add_argument("--only", default="shape,clipped,code,weight,tabs,search")
     parser.add_argument("--pages", default="", help="only pages whose address has one of these words, as in hour,07-")
     parser.add_argument("--json", type=Path, help="write the numbers there, too")
     parser.add_argument("--list", action="store_true", help="name the boxes that scroll sideways")
@@ -255,6 +304,9 @@ def main() -> int:
     out: dict = {}
     with served(options.html) as site, opened() as browser:
         names = [name for name in pages(options.html) if any(word in name for word in options.pages.split(","))]
+        if "shape" in wanted:
+            out["shape"] = shapes(browser, site, names)
+            print("\n".join(shape_table(out["shape"])), flush=True)
         boxes = {"clipped": [(FORMULA, 360), (ANY_FORMULA, 360)], "code": [(CELL, 1280), (CELL, 390), (CELL, 360)]}
         asked = [each for kind, some in boxes.items() if kind in wanted for each in some]
         seen = sideways(browser, site, names, asked) if asked else []

@@ -18,7 +18,9 @@ import annotated_page as page
 import annotated_search as search
 from annotated_drawing import PARTS, drawing
 from docutils import nodes
+from myst_nb.sphinx_ import HideCodeCellNode, HideInputCells
 from sphinx import addnodes
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
@@ -236,6 +238,24 @@ def export(env, docname: str, cell, module: str) -> None:
     cell.insert(0, line)
 
 
+class FoldExported(SphinxPostTransform):
+    "Fold an exported cell below the line that says where it goes: myst-nb folds only what begins with code."
+
+    default_priority = HideInputCells.default_priority + 1
+    formats = ("html",)
+
+    def run(self, **kwargs):
+        for cell in list(self.document.findall(nodes.container)):
+            mode = cell.get("hide_mode")
+            if mode not in ("all", "input") or not cell.children or "export-line" not in cell[0]["classes"]:
+                continue
+            fold = HideCodeCellNode(prompt_show=cell["prompt_show"], prompt_hide=cell["prompt_hide"], classes=["above-input"])
+            for part in cell.children[1:] if mode == "all" else cell.children[1:2]:
+                cell.remove(part)
+                fold += part
+            cell.insert(1, fold)
+
+
 def public(env, module: str) -> list[str]:
     "The public names of a module as its page lists them."
     if not hasattr(env, "annotated_public"):
@@ -437,6 +457,7 @@ def scripts(app, pagename, templatename, context, doctree) -> None:
 
 def setup(app):
     app.add_node(ModelMap)
+    app.add_post_transform(FoldExported)
     app.add_directive("annotated-api", api.Reference)
     app.add_directive("annotated-group", api.Group)
     app.add_directive("model-map", ModelMapDirective)

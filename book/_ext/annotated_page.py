@@ -14,6 +14,7 @@ import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
 
+from annotated_bundle import bundle
 from docutils import nodes
 from sphinx.util import logging
 
@@ -150,6 +151,52 @@ def lined(page: str) -> str:
     return CODE.sub(block, page)
 
 
+# Words of code that book.css gives no colour of their own: half of the elements of a page.
+PLAIN = re.compile(r'<span class="(?:n|p|o|w|nn|ne|nv|vm)">([^<]*)</span>')
+
+
+def plainer(page: str) -> str:
+    "A page whose words of code are elements only where they have a colour."
+    return PLAIN.sub(r"\1", page)
+
+
+# ---------------------------------------------------------------- what a page lays out
+
+SECTION = re.compile(r'<section\b(?![^>]*--tall)[^>]*|</section>')
+UNSEEN = re.compile(r"<mjx-assistive-mml.*?</mjx-assistive-mml>|<details class=\"admonition hide above-input\">.*?</details>|<svg\b.*?</svg>", re.S)
+LINE, SIGNS, CODE_LINE, CODE_SIGNS, CELL, PICTURE = 26, 42, 19, 46, 40, 260  # CSS pixels of a phone; signs on its lines
+
+
+def tall(part: str) -> int:
+    "About how high a part of a page is on a phone, in CSS pixels."
+    pictures, cells = len(re.findall(r"<(?:svg|img)\b", part)), part.count('<div class="cell ')
+    part = UNSEEN.sub("", part)
+    code = sum(max(1, -(-len(re.sub("<[^>]*>", "", line)) // CODE_SIGNS)) for line in re.findall(r'<span class="ln".*?\n', part))
+    text = re.sub(r"<pre>.*?</pre>|</?(?:a|code|em|span|strong|mjx-[\w-]+)\b[^>]*>", "", part, flags=re.S)
+    prose = sum(-(-len(words) // SIGNS) for words in re.findall(r">([^<>]+)<", text) if words.strip())
+    return LINE * prose + CODE_LINE * code + CELL * cells + PICTURE * pictures
+
+
+def measured(page: str) -> str:
+    """A page whose sections know about how high they are, so that a browser need not lay out those out of sight.
+
+    A narrow page takes only what stands below its first screens so (book.css): there a processor is slow.
+    """
+    out, last, opened = [], 0, []
+    starts: dict[int, int] = {}
+    for found in SECTION.finditer(page):
+        if found[0].startswith("</"):
+            start = opened.pop() if opened else None
+            if start is not None:
+                starts[start] = found.end()
+        else:
+            opened.append(found.end())
+    for start, end in sorted(starts.items()):
+        out += [page[last:start], f' style="--tall: {tall(page[start:end])}px"']
+        last = start
+    return "".join((*out, page[last:]))
+
+
 # ---------------------------------------------------------------- what a page asks for
 
 SEARCH = re.compile(r'\s*<script src="[^"]*(?:_static/searchtools|_static/language_data|searchindex)\.js[^"]*"></script>')
@@ -256,9 +303,9 @@ def finish(app, error) -> None:
     texts = {path: path.read_text(encoding="utf-8") for path in paths}
     new = {}
     for path, text in texts.items():
-        text = lined(lighter(hardened(drawn(text, known)), search=path.name == "search.html"))
+        text = measured(plainer(lined(lighter(hardened(drawn(text, known)), search=path.name == "search.html"))))
         new[path] = faces(themed(spaced(text, path.parent), path.parent), up(app, path))
-    new = typeset(app, new)
+    new = bundle(typeset(app, new), out / "_static", Path(app.doctreedir) / "bundle.json")
     for path in paths:
         if new[path] != texts[path]:
             path.write_text(new[path], encoding="utf-8")

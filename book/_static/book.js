@@ -1,13 +1,23 @@
 // Tables scroll inside themselves on narrow screens; what scrolls can be reached with the keyboard.
 document.addEventListener("DOMContentLoaded", () => {
-  const scrolling = () => {
-    for (const box of document.querySelectorAll(".bd-article pre, .bd-article .pst-scrollable-table-container, .bd-article .cell_output .text_html, .bd-article mjx-container[display]")) {
-      if (box.scrollWidth > box.clientWidth + 1) box.tabIndex = 0;
-      else box.removeAttribute("tabindex");
+  const boxes = document.querySelectorAll(".bd-article pre, .bd-article .pst-scrollable-table-container, .bd-article .cell_output .text_html, .bd-article mjx-container[display]");
+  const scrolling = box => {
+    if (box.scrollWidth > box.clientWidth + 1) box.tabIndex = 0;
+    else box.removeAttribute("tabindex");
+  };
+  // To ask a box for its width lays it out: a narrow page is asked where one reads, a wide one altogether.
+  const near = new IntersectionObserver(seen => {
+    for (const { target, isIntersecting } of seen) if (isIntersecting) scrolling(target);
+  }, { rootMargin: "100%" });
+  const ask = () => {
+    near.disconnect();
+    for (const box of boxes) {
+      if (innerWidth < 1200) near.observe(box);
+      else scrolling(box);
     }
   };
-  (window.requestIdleCallback ?? setTimeout)(scrolling);
-  addEventListener("resize", scrolling);
+  (window.requestIdleCallback ?? setTimeout)(ask);
+  addEventListener("resize", ask);
   enlarging();
   // The theme's buttons: their names are what one sees on them.
   document.querySelector(".search-button-field")?.removeAttribute("aria-label");
