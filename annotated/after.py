@@ -23,7 +23,7 @@ from annotated.masks import causal_mask, padding_mask
 from annotated.multihead import MultiHeadAttention
 from annotated.optimization import label_smoothed_loss, optimizer
 from annotated.recurrent import _check_ids, _check_step
-from annotated.transformer import POSITIONS, Config, Encoder, KVCache, Transformer, _check_caches, initialise
+from annotated.transformer import _POSITIONS, Config, Encoder, KVCache, Transformer, _check_caches, _initialise
 
 __all__ = [
     "causal_loss",
@@ -84,10 +84,10 @@ class _Stack(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config.vocab, config.d_model)
-        self.positions = POSITIONS[config.positions](config)
+        self.positions = _POSITIONS[config.positions](config)
         self.dropout = nn.Dropout(config.P_drop)
         self.encoder = Encoder(config, attention)
-        initialise(self)
+        _initialise(self)
 
     def read(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Turn ids, (B, T), into vectors, (B, T, d_model); mask as in attention."""
@@ -550,7 +550,7 @@ def _gated_network(model):
     c = model.config
     for layer in model.encoder.layers:
         layer.feed_forward = GatedFeedForward(c.d_model, 2 * c.d_ff // 3)
-        initialise(layer.feed_forward)
+        _initialise(layer.feed_forward)
 
 
 class GroupedQueryAttention(MultiHeadAttention):
@@ -594,7 +594,7 @@ def _grouped_queries(model, groups=2):
     for layer in model.encoder.layers:
         old = layer.self_attention
         layer.self_attention = GroupedQueryAttention(old.d_model, old.h, groups, old.attention)
-        initialise(layer.self_attention)
+        _initialise(layer.self_attention)
 
 
 CHANGES = {

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from annotated.corpora import CORPORA, _missing_files, _open_tokens, cache_folder, fetch, load_corpus, prepare
 from annotated.data import Batches, Corpus, Subwords, Words, _fraction, load_vocabulary, token_batches
-from annotated.decoding import Translator, _check_device, _check_memory, _check_n_best, save
+from annotated.decoding import Translator, _check_device, _check_memory, _check_n_best, _machine_memory, save
 from annotated.evaluation import _bleu_metric, bleu, chrf, cross_entropy
 from annotated.files import (
     _check_fields,
@@ -36,7 +36,7 @@ from annotated.files import (
     write_text,
 )
 from annotated.quick import QUICK, QUICK_RECIPE, by_muon
-from annotated.records import Record, check_same, read_run
+from annotated.records import Record, _check_same, read_run
 from annotated.training import Recipe, Run, TrainingBackend, average, list_checkpoints, train
 from annotated.transformer import BASE, BIG, TINY, Config, Transformer
 
@@ -463,7 +463,7 @@ def _check_same_run(folder, **wanted):
         free += _may_differ(wanted.get("recipe"))
         parts = {"config": dict, "recipe": dict, "data": dict}
         _check_fields(folder / "run.json", read_run(folder), command=str, date=str, **parts)
-        check_same(folder, free, **wanted)
+        _check_same(folder, free, **wanted)
 
 
 def _begin(folder, config, recipe, data):
@@ -617,10 +617,10 @@ def _start_for(device, config, recipe):
     """What makes the run of a training in one process; see `train`."""
     if device != "cpu" or config.output_bias:  # for which the faster one has no place
         return Run
-    from annotated.cpu import CPURun
+    from annotated.cpu import _CPURun
 
     rows = min(recipe.source_tokens, recipe.target_tokens)
-    return partial(CPURun, rows=rows, say=_tell)
+    return partial(_CPURun, rows=rows, say=_tell)
 
 
 def _tell(line):
@@ -643,9 +643,9 @@ def _backend_for(options):
     if recipe.accumulate % processes:
         what = f"accumulate must be a multiple of the processes, got {recipe.accumulate} batches"
         raise ValueError(f"{what} for {processes} processes: try --accumulate {processes}")
-    from annotated.distributed import fast_backend
+    from annotated.distributed import _fast_backend
 
-    return fast_backend(options.device, options.precision, options.compile, options.out)
+    return _fast_backend(options.device, options.precision, options.compile, options.out)
 
 
 def _run_train(options):
@@ -659,13 +659,13 @@ def _held_out_loss(batches, model):
     return {"validation_loss": round(cross_entropy(model, batches), 4)}
 
 
-def _learn(backend, model, recipe, pairs, held_out, folder):
-    """Train a model on encoded pairs; of several processes, the first keeps a record."""
-    budget = recipe.source_tokens, recipe.target_tokens
-    batches = backend.feed(Batches(pairs, *budget, recipe.seed))
+def _learn(backend, model, recipe, batches, held_out, folder):
+    """Train a model on batches; of several processes, the first keeps a record."""
+    batches = backend.feed(batches)
     if not backend.writes:
         train(model, recipe, batches, start=backend.start)
         return
+    budget = recipe.source_tokens, recipe.target_tokens
     evaluate = partial(_held_out_loss, list(token_batches(held_out, *budget)))
     train(model, recipe, batches, folder, evaluate, start=backend.start)
 
@@ -696,6 +696,56 @@ def _check_able(options, config):
         _need("sacrebleu", "data", "for the score at the end (--score 0 leaves it out)")
 
 
+def _count_activations(config, S, T):
+    """Numbers kept for the backward pass, at least, for S source and T target tokens."""
+    c = config
+    heads = c.h * (c.key_width + c.value_width)
+    encoder = S * (2 * heads + 4 * c.d_model + c.d_ff)
+    decoder = T * (3 * heads + 6 * c.d_model + c.d_ff) + S * heads
+    return c.N * encoder + c.decoder_layers * decoder + (S + T) * c.d_model
+
+
+def _bytes_to_train(config, S, T, lean=False):
+    """Memory for training on batches of S source and T target tokens, at least.
+
+    Args:
+        config, S, T: as they are.
+        lean: whether activations may have two bytes, and the loss is made in pieces.
+    """
+    size = 2 if lean else 4
+    rows = min(T, 4096) if lean else T
+    weights = 4 * _count_weights(config)
+    kept = size * (_count_activations(config, S, T) + rows * config.vocab)
+    return max(4 * weights, 3 * weights + kept)
+
+
+def _largest_batch(batches):
+    """Source and target tokens of the largest of an epoch's first batches."""
+    plan = batches.plan()
+    found = [(0, 0)]
+    for k in range(min(len(plan), 20)):
+        sides = zip(*(batches.pairs[i] for i in plan[k].tolist()))
+        source, target = (sum(map(len, side)) for side in sides)
+        found.append((source, target))
+    return max(found, key=sum)
+
+
+def _check_batches(options, config, batches, device):
+    """Refuse batches for which the memory of the device is too small, before the first update."""
+    S, T = _largest_batch(batches)
+    has = _machine_memory()
+    where = "this machine"
+    if torch.device(device).type == "cuda":
+        has = torch.cuda.get_device_properties(device).total_memory
+        where = f"the GPU {device}"
+    lean = device != "cpu" or options.fast or options.compile or options.precision
+    wanted = _bytes_to_train(config, S, T, bool(lean))
+    if has is not None and wanted > has:
+        what = f"training on batches of {S:,} source and {T:,} target tokens"
+        sizes = f"{wanted / 1e9:,.1f} GB of memory, and {where} has {has / 1e9:,.1f}"
+        raise ValueError(f"{what} takes {sizes}: take smaller batches, or a smaller model")
+
+
 def _goes_on(folder, config, **others):
     """Whether the run in a folder goes on with its vocabulary; see `_check_same_run`."""
     if not (folder / "run.json").exists():
@@ -703,7 +753,7 @@ def _goes_on(folder, config, **others):
     if _has_weights(folder):
         return True
     with suppress(ValueError):  # damaged, or another
-        check_same(folder, _may_differ(others.get("recipe")), config=config, **others)
+        _check_same(folder, _may_differ(others.get("recipe")), config=config, **others)
         _begun_vocabulary(folder, config["vocab"])
         return True
     return False
@@ -761,9 +811,11 @@ def _train_as(backend, options):
         with backend.in_turn(), _undone(folder) if backend.writes else nullcontext():
             config, vocabulary, pairs, held_out = _prepared(
                 backend, options, corpus, config, recipe, data)
+        batches = Batches(pairs, recipe.source_tokens, recipe.target_tokens, recipe.seed)
+        _check_batches(options, config, batches, backend.device)
         torch.manual_seed(recipe.seed)
         model = Transformer(config, backend.attention).to(backend.device)
-        _learn(backend, model, recipe, pairs, held_out, folder)
+        _learn(backend, model, recipe, batches, held_out, folder)
         if backend.writes:
             _finish(model, vocabulary, corpus, folder, recipe.keep, options.score)
 

@@ -12,13 +12,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from annotated.gpu import FastUpdate, Objective, TrainStep, _Layout, fuse
+from annotated.gpu import (
+    FastUpdate,
+    Objective,
+    TrainStep,
+    _apart,
+    _joint,
+    _JointAttention,
+    _JointDecoder,
+    _Layout,
+    fuse,
+)
 from annotated.masks import causal_mask
 from annotated.multihead import MultiHeadAttention
 from annotated.training import Run
 from annotated.transformer import Transformer
 
-__all__ = ["LinearMaps", "calibrate", "CPUObjective", "CPURun"]
+__all__ = ["LinearMaps", "calibrate", "CPUObjective"]
 
 
 def _onednn():
@@ -162,20 +172,6 @@ def _faster(plain, other, given, seconds):
     return shortest[other] < 0.9 * shortest[plain]
 
 
-def _joint(linear, x, layers):
-    """What several linear layers make of the same x, (..., m), by one product: (..., sum of k)."""
-    W = torch.cat([layer.weight for layer in layers])  # (sum of k, m)
-    b = None
-    if layers[0].bias is not None:
-        b = torch.cat([layer.bias for layer in layers])  # (sum of k,)
-    return linear(x, W, b)
-
-
-def _apart(x, layers):
-    """Cut what `_joint` has made, (..., sum of k), into the outputs of the layers."""
-    return x.split([len(layer.weight) for layer in layers], -1)
-
-
 class _Spread(torch.autograd.Function):
     """Put rows (n, d) to the places index (n,) of (places, d); elsewhere stands 0."""
 
@@ -261,25 +257,19 @@ class _ChosenLinear(nn.Linear):
         return self.linear(x, self.weight, self.bias)
 
 
-class _PackedAttention(MultiHeadAttention):
-    """`MultiHeadAttention` that also takes packed sentences, and projects by one product."""
-
-    linear: Callable
+class _PackedAttention(_JointAttention):
+    """Chapter 14's attention with one product, which also takes packed sentences."""
 
     @classmethod
-    def of(cls, plain, linear):
+    def of(cls, plain, linear=F.linear):
         """With the projections of another attention, not copies of them."""
-        d_k, d_v = (layer.out_features // plain.h for layer in (plain.W_K, plain.W_V))
-        with torch.device("meta"):
-            made = cls(plain.d_model, plain.h, d_k, d_v, plain.W_Q.bias is not None)
-        made.attention = plain.attention
+        made = super().of(plain, linear)
         for name in ("W_Q", "W_K", "W_V", "W_O"):
             setattr(made, name, _ChosenLinear.of(getattr(plain, name), linear))
-        made.linear = linear
         return made.train(plain.training)
 
     def forward(self, x, memory, mask=None):
-        """Under a `_Within`, x is (1, n, d_model); memory is x, or keys and values by module."""
+        """Under a `_Within`, x is (1, n, d_model); memory is x, or keys and values, spread."""
         if not isinstance(mask, _Within):
             return super().forward(x, memory, mask)
         if memory is x:
@@ -287,10 +277,18 @@ class _PackedAttention(MultiHeadAttention):
             together = _joint(self.linear, x, layers)  # (1, n, h * (2 d_k + d_v))
             Q, K, V = _apart(_spread(together, mask.queries), layers)
         else:
-            K, V = memory[self]
             Q = _spread(self.W_Q(x), mask.queries)  # (B, T, h * d_k)
+            K, V = memory
         heads = self.attention(*map(self.split, (Q, K, V)), mask.mask)  # (B, h, T, d_v)
         return self.W_O(_pack(heads.transpose(1, 2).flatten(2), mask.queries))  # (1, n, d_model)
+
+
+class _PackedDecoder(_JointDecoder):
+    """Chapter 14's decoder with one product for all memories, which also takes packed ones."""
+
+    def place(self, x, mask):
+        """What has been made of a packed memory, (1, m, ...), as sentences, (B, S, ...)."""
+        return _spread(x, mask.keys) if isinstance(mask, _Within) else x
 
 
 def _loss_in_place(logits, target, eps):
@@ -352,6 +350,7 @@ class CPUObjective(Objective):
                     setattr(module, name, _PackedAttention.of(child, self.linear))
                 elif type(child) is nn.Linear and not isinstance(module, MultiHeadAttention):
                     setattr(module, name, _ChosenLinear.of(child, self.linear))
+        model.decoder = _PackedDecoder.of(model.decoder, self.linear)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """The loss of source (B, S), target (B, T + 1), summed over all tokens but padding."""
@@ -362,25 +361,16 @@ class CPUObjective(Objective):
         labels = _Layout.of(target[:, 1:] != pad, W.device)
         x = model.embed(model.source_embedding, words.ids(source), words.positions())
         memory = model.encoder(x, _Within(words, words))  # (1, m, d_model)
-        keys = self.keys_values(memory, words)
         ids = labels.ids(target[:, :-1])  # (1, n)
         x = model.embed(model.target_embedding, ids, labels.positions())  # (1, n, d_model)
-        x = model.decoder(x, keys, _Within(labels, labels, True), _Within(labels, words))[0]
+        x = model.decoder(x, memory, _Within(labels, labels, True), _Within(labels, words))[0]
         right = labels.ids(target[:, 1:])[0]  # (n,)
         products = self.linear.products(x, W)
         return _LossInPlace.apply(x, W, right, model.config.eps_ls, products)
 
-    def keys_values(self, memory: Tensor, words: Any) -> dict[nn.Module, tuple[Tensor, ...]]:
-        """Keys and values of every cross-attention, from the packed memory, by one product."""
-        stack: Any = self.model.decoder.layers
-        attentions = [layer.cross_attention for layer in stack]
-        layers = [layer for each in attentions for layer in (each.W_K, each.W_V)]
-        parts = _apart(_spread(_joint(self.linear, memory, layers), words), layers)
-        return dict(zip(attentions, zip(parts[::2], parts[1::2], strict=True), strict=True))
-
 
 @dataclass
-class CPURun(Run):
+class _CPURun(Run):
     """A `Run` by `CPUObjective`; what `calibrate` chooses at its beginning, it keeps.
 
     Args:
@@ -393,7 +383,7 @@ class CPURun(Run):
     choose: Callable = calibrate
     say: Callable[[str], None] = lambda line: None
 
-    def resume(self, keep: int, every: int = 1) -> "CPURun":
+    def resume(self, keep: int, every: int = 1) -> "_CPURun":
         """As `Run.resume`; then take what the checkpoint notes, or choose."""
         super().resume(keep, every)
         model: Any = self.model

@@ -35,17 +35,7 @@ from annotated.graphs import CudaGraphTrainStep
 from annotated.training import Recipe, Run, TrainingBackend, list_checkpoints
 from annotated.transformer import Transformer
 
-__all__ = [
-    "ProcessGroup",
-    "Elsewhere",
-    "SharedBatches",
-    "DistributedUpdate",
-    "fast_run",
-    "fast_backend",
-    "shard",
-    "save_shards",
-    "load_shards",
-]
+__all__ = ["ProcessGroup", "DistributedUpdate", "fast_run", "shard", "save_shards", "load_shards"]
 
 
 @dataclass
@@ -117,7 +107,7 @@ class ProcessGroup:
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class _Elsewhere:
     """A batch that another process makes.
 
     Args:
@@ -128,7 +118,7 @@ class Elsewhere:
 
 
 @dataclass(frozen=True)
-class SharedBatches:
+class _SharedBatches:
     """Batches of which a process makes only its own share (section 5.1).
 
     Args:
@@ -147,7 +137,7 @@ class SharedBatches:
         return sum(len(pairs[i][1]) for i in indices)
 
     def __call__(self, epoch: int = 0, position: int = 0) -> Iterator[tuple[Any, Any]]:
-        """Yield (source, target), or (`Elsewhere`, None), as `Batches` would."""
+        """Yield (source, target), or (`_Elsewhere`, None), as `Batches` would."""
         plan = self.batches.plan(epoch)
         before = epoch * len(plan)  # all epochs have as many; an update may reach into the next
         for k in range(position, len(plan)):
@@ -156,7 +146,7 @@ class SharedBatches:
                 yield self.batches.build(plan, k)
                 self.batches.forget(turn + 1)
             else:
-                yield Elsewhere(self.tokens(plan[k])), None
+                yield _Elsewhere(self.tokens(plan[k])), None
 
 
 class DistributedUpdate(FastUpdate):
@@ -178,7 +168,7 @@ class DistributedUpdate(FastUpdate):
 
     def count(self, source: Any, target: Any, pad: int) -> int:
         """The target tokens that a batch predicts, here or elsewhere."""
-        if isinstance(source, Elsewhere):
+        if isinstance(source, _Elsewhere):
             return source.tokens
         return super().count(source, target, pad)
 
@@ -317,11 +307,11 @@ def fast_run(
 
 def _shared_feed(group: ProcessGroup, batches: Batches) -> Prefetch:
     """This process's share of the batches, made ahead."""
-    return Prefetch(SharedBatches(batches, group))
+    return Prefetch(_SharedBatches(batches, group))
 
 
 @contextmanager
-def fast_backend(
+def _fast_backend(
     device: str, precision: str | None = None, compile: bool = False, folder: Path | None = None
 ) -> Iterator[TrainingBackend]:
     """Chapter 10's `TrainingBackend` for a GPU, and for several processes.

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from annotated.data import Batches, _Plan, _plan_batches
 from annotated.layers import FusedLayerNorm, LayerNorm
 from annotated.masks import causal_mask
 from annotated.multihead import AttentionDropout, MultiHeadAttention
-from annotated.transformer import Config, Transformer
+from annotated.transformer import Config, Decoder, Transformer
 
 __all__ = [
     "products",
@@ -33,7 +34,7 @@ __all__ = [
     "fused_attention",
     "fused_causal_attention",
     "fuse",
-    "Pieces",
+    "join_projections",
     "chunked_loss",
     "Objective",
     "StaticBatches",
@@ -233,6 +234,103 @@ def _to_autocast(module, inputs, x):
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
+def _joint(linear, x, layers):
+    """What several linear layers make of the same x, (..., m), by one product: (..., sum of k)."""
+    W = torch.cat([layer.weight for layer in layers])  # (sum of k, m)
+    b = None
+    if layers[0].bias is not None:
+        b = torch.cat([layer.bias for layer in layers])  # (sum of k,)
+    return linear(x, W, b)
+
+
+def _can_join(layers):
+    """Whether all are linear layers: a search exchanges them for others without such weights."""
+    return all(isinstance(layer, nn.Linear) for layer in layers)
+
+
+def _apart(x, layers):
+    """Cut what `_joint` has made, (..., sum of k), into the outputs of the layers."""
+    return x.split([len(layer.weight) for layer in layers], -1)
+
+
+class _JointAttention(MultiHeadAttention):
+    """`MultiHeadAttention` that makes queries, keys and values of x by one product."""
+
+    linear: Callable
+
+    @classmethod
+    def of(cls, plain, linear=F.linear):
+        """With the projections of another attention, not copies of them."""
+        d_k, d_v = (layer.out_features // plain.h for layer in (plain.W_K, plain.W_V))
+        with torch.device("meta"):
+            made = cls(plain.d_model, plain.h, d_k, d_v, plain.W_Q.bias is not None)
+        made.attention = plain.attention
+        for name in ("W_Q", "W_K", "W_V", "W_O"):
+            setattr(made, name, getattr(plain, name))
+        made.linear = linear
+        return made.train(plain.training)
+
+    def forward(self, x, memory, mask=None):
+        """memory is x, or keys (B, S, h * d_k) and values (B, S, h * d_v), or as ever."""
+        layers = [self.W_Q, self.W_K, self.W_V]
+        if memory is x and _can_join(layers):
+            Q, K, V = _apart(_joint(self.linear, x, layers), layers)
+        elif isinstance(memory, tuple):
+            Q = self.W_Q(x)  # (B, T, h * d_k)
+            K, V = memory
+        else:
+            return super().forward(x, memory, mask)
+        heads = self.attention(*map(self.split, (Q, K, V)), mask)  # (B, h, T, d_v)
+        return self.W_O(heads.transpose(1, 2).flatten(2))  # (B, T, d_model)
+
+
+class _JointDecoder(Decoder):
+    """A `Decoder` that makes the keys and values of the memory by one product for all layers."""
+
+    linear: Callable
+
+    @classmethod
+    def of(cls, plain, linear=F.linear):
+        """With the layers of another decoder, whose attentions are joint ones."""
+        made = cls.__new__(cls)
+        nn.Module.__init__(made)
+        made.layers = plain.layers
+        made.norm = plain.norm
+        made.linear = linear
+        return made.train(plain.training)
+
+    def forward(self, x, memory, causal, mask=None):
+        """As the plain one's; each layer gets keys and values of its own for a memory."""
+        attentions = [layer.cross_attention for layer in self.layers]
+        layers = [each for made in attentions for each in (made.W_K, made.W_V)]
+        if not _can_join(layers):
+            return super().forward(x, memory, causal, mask)
+        parts = _apart(self.place(_joint(self.linear, memory, layers), mask), layers)
+        for layer, K, V in zip(self.layers, parts[::2], parts[1::2], strict=True):
+            x = layer(x, (K, V), causal, mask)  # (B, T, d_model)
+        return self.norm(x)  # (B, T, d_model)
+
+    def place(self, x, mask):
+        """Where attention wants what has been made of the memory: here it stays."""
+        return x
+
+
+def join_projections(model: Transformer) -> Transformer:
+    """Let a Transformer project by few large products, in place (section 3.2.2).
+
+    Weights keep their names. Not for `shard`: the memory is projected outside of the layers.
+
+    Returns the model.
+    """
+    for layer in model.encoder.layers:
+        layer.self_attention = _JointAttention.of(layer.self_attention)
+    for layer in model.decoder.layers:
+        layer.self_attention = _JointAttention.of(layer.self_attention)
+        layer.cross_attention = _JointAttention.of(layer.cross_attention)
+    model.decoder = _JointDecoder.of(model.decoder)
+    return model
+
+
 def _loss_piece(x, W, target, eps, pad):
     """The summed loss of some positions, and its gradient by their logits (section 5.4).
 
@@ -258,7 +356,7 @@ def _loss_piece(x, W, target, eps, pad):
 
 
 @dataclass(frozen=True)
-class Pieces:
+class _Pieces:
     """How the loss is cut: rows positions at a time, by compute, which may be compiled."""
 
     eps: float = 0.1
@@ -301,7 +399,7 @@ class _LossInPieces(torch.autograd.Function):
         return (by_x.float() * above).to(by_x.dtype), by_W * above, None, None
 
 
-def chunked_loss(x: Tensor, W: Tensor, target: Tensor, pieces: Pieces | None = None) -> Tensor:
+def chunked_loss(x: Tensor, W: Tensor, target: Tensor, pieces: _Pieces | None = None) -> Tensor:
     """`label_smoothed_loss(x @ W.T, target, ..., "sum")` without ever holding all logits.
 
     Args:
@@ -316,7 +414,7 @@ def chunked_loss(x: Tensor, W: Tensor, target: Tensor, pieces: Pieces | None = N
     Raises:
         ValueError: shapes do not fit, or a piece has no rows.
     """
-    pieces = pieces or Pieces()
+    pieces = pieces or _Pieces()
     if x.shape[:-1] != target.shape or x.shape[-1] != W.shape[-1]:
         shapes = f"{tuple(x.shape)}, {tuple(W.shape)} and {tuple(target.shape)}"
         wanted = "(..., d), (vocab, d) and (...)"
@@ -331,7 +429,7 @@ class Objective(nn.Module):
 
     Args:
         model: a Transformer.
-        rows, compute: as in `Pieces`.
+        rows, compute: as in `_Pieces`.
 
     Raises:
         ValueError: the model has an output_bias, which the paper's has not.
@@ -342,7 +440,7 @@ class Objective(nn.Module):
         if model.config.output_bias:
             raise ValueError("the loss in pieces has no place for output_bias: train with `update`")
         self.model = model
-        self.pieces = Pieces(model.config.eps_ls, model.config.pad, rows, compute)
+        self.pieces = _Pieces(model.config.eps_ls, model.config.pad, rows, compute)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """The loss of source (B, S), target (B, T + 1), summed over all tokens but padding.
@@ -474,8 +572,8 @@ def unpadded_attention(
     """
     if not isinstance(mask, _PackedMask):
         return fused_attention(Q, K, V, mask, dropout)
-    if Q.is_cuda and Q.dtype.itemsize == 2 and not dropout:
-        return _flash_unpadded(Q, K, V, mask)
+    if Q.is_cuda and Q.dtype.itemsize == 2 and not dropout and (kernel := _varlen_kernel()):
+        return _flash_unpadded(kernel, Q, K, V, mask)
     rows = mask.queries.spread(Q)  # (B, h, T, d_k)
     keys = mask.keys.spread(K)  # (B, h, S, d_k)
     values = mask.keys.spread(V)  # (B, h, S, d_v)
@@ -485,10 +583,17 @@ def unpadded_attention(
     return mask.queries.pack(out)  # (1, h, n, d_v)
 
 
-def _flash_unpadded(Q, K, V, mask):
-    """`unpadded_attention` by the kernel for sentences of any lengths; 16 bits, on a GPU."""
-    from torch.nn.attention.varlen import varlen_attn  # since torch 2.10
+def _varlen_kernel():
+    """PyTorch's kernel for sentences of any lengths; None where torch has it in no such form."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:  # before torch 2.10, which calls the causal mask otherwise
+        return None
+    return varlen_attn if "window_size" in signature(varlen_attn).parameters else None
 
+
+def _flash_unpadded(kernel, Q, K, V, mask):
+    """`unpadded_attention` by `_varlen_kernel`; 16 bits, on a GPU."""
     def begins(layout):
         return F.pad(layout.real.sum(1).cumsum(0), (1, 0)).int()
 
@@ -497,7 +602,7 @@ def _flash_unpadded(Q, K, V, mask):
     ends = begins(mask.queries), begins(mask.keys)
     longest = mask.queries.real.shape[1], mask.keys.real.shape[1]
     window = (-1, 0) if mask.causal else (-1, -1)
-    out = varlen_attn(queries, keys, values, *ends, *longest, window_size=window)
+    out = kernel(queries, keys, values, *ends, *longest, window_size=window)
     return out.transpose(0, 1)[None]
 
 
@@ -546,6 +651,8 @@ def compiled(
     # Both kinds of layer, training and evaluation, and each precision are programs of their
     # own; at the default limit the rest would run uncompiled, and nobody would be told.
     config.recompile_limit = max(64, config.recompile_limit)
+    # Cutting a program at DDP's buckets lets gradients leave early; a layer is small enough.
+    config.optimize_ddp = False
     for layer in (*model.encoder.layers, *model.decoder.layers):
         layer.compile(dynamic=dynamic, backend=backend)
     return model

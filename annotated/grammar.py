@@ -10,7 +10,7 @@ from typing import Any
 
 from annotated.data import Corpus, _part_of, join_words, split_words
 
-__all__ = ["Example", "count_sentences", "sample_sentence", "grammar_examples", "grammar_corpus"]
+__all__ = ["Example", "count_sentences", "grammar_examples", "grammar_corpus"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -543,7 +543,7 @@ def _suits(verb, subject, theme):
 
 
 def _sample_clause(rng, subject=None, theme=None, avoid=(), that=False):
-    """Draw a clause; a clause below it is added by `sample_sentence`.
+    """Draw a clause; a clause below it is added by `_sample_sentence`.
 
     Pronouns may be given as subject and as theme, an object; the nouns to avoid are not
     taken; `that` asks for a verb that a that-clause follows.
@@ -586,7 +586,7 @@ def _referents(clause):
     return [n for n in clear if n is not clause.place]
 
 
-def sample_sentence(rng: random.Random) -> _Clause:
+def _sample_sentence(rng: random.Random) -> _Clause:
     """Draw a sentence: a statement, a question, or one with a subordinate clause."""
     form = rng.choice(["plain", *["question"] * 2, "adverb", "that", *["reason"] * 3])
     main = _sample_clause(rng, that=form == "that")
@@ -622,7 +622,7 @@ def grammar_examples(
     wanted = {"train": train, "validation": validation, "test": test}
     found: dict[str, dict[str, Example]] = {part: {} for part in wanted}
     while any(len(found[part]) < count for part, count in wanted.items()):
-        clause = sample_sentence(rng)
+        clause = _sample_sentence(rng)
         part = _part_of(_facts_of(clause))
         if part and len(found[part]) < wanted[part]:
             example = _say(clause)

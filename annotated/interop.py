@@ -32,7 +32,7 @@ from annotated.decoding import (
 )
 from annotated.embedding import positional_encoding
 from annotated.files import _need, atomic_write, read_file, read_json, write_json
-from annotated.transformer import ACTIVATIONS, Config, KVCache, State, Transformer
+from annotated.transformer import _ACTIVATIONS, Config, KVCache, State, Transformer
 
 __all__ = [
     "from_marian",
@@ -845,7 +845,7 @@ def to_torch(model: Transformer) -> nn.Transformer:
         raise ValueError(f"model must have h * d_k = h * d_v = {c.d_model} for torch, got {given}")
     with warnings.catch_warnings(action="ignore"):  # torch says that it nests no tensors
         theirs = nn.Transformer(
-            c.d_model, c.h, c.N, c.decoder_layers, c.d_ff, c.P_drop, ACTIVATIONS[c.activation],
+            c.d_model, c.h, c.N, c.decoder_layers, c.d_ff, c.P_drop, _ACTIVATIONS[c.activation],
             layer_norm_eps=c.eps_norm, batch_first=True, norm_first=c.norm == "pre")
     if not c.last_norm:
         theirs.encoder.norm = None
@@ -866,12 +866,12 @@ def _torch_choices(theirs):
     encoder, decoder = theirs.encoder, theirs.decoder
     layer = encoder.layers[0]
     depth = len(encoder.layers)
-    names = {f: name for name, f in ACTIVATIONS.items()} | {F.relu: "relu"}
+    names = {f: name for name, f in _ACTIVATIONS.items()} | {F.relu: "relu"}
     if layer.linear1.bias is None or (encoder.norm is None) != (decoder.norm is None):
         what = "biases, and a norm at the end of both stacks or of none"
         raise ValueError(f"theirs must have {what}")
     if layer.activation not in names:
-        known = ", ".join(ACTIVATIONS)
+        known = ", ".join(_ACTIVATIONS)
         raise ValueError(f"theirs must have one of {known}, got {layer.activation}")
     return {
         "N": depth, "N_decoder": _unless_equal(len(decoder.layers), depth),

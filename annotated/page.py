@@ -17,10 +17,10 @@ from annotated.decoding import load
 from annotated.files import write_text
 from annotated.transformer import Config, Transformer
 
-__all__ = ["round_rows", "rounded", "to_page"]
+__all__ = ["rounded", "to_page"]
 
 
-def round_rows(W: Tensor) -> tuple[Tensor, Tensor]:
+def _round_rows(W: Tensor) -> tuple[Tensor, Tensor]:
     """Round a matrix to bytes, each row in steps of its own.
 
     Args:
@@ -41,7 +41,7 @@ def rounded(model: Transformer) -> Transformer:
     with torch.no_grad():
         for W in twin.parameters():
             if W.dim() == 2:
-                scales, whole = round_rows(W)
+                scales, whole = _round_rows(W)
                 W.copy_(scales[:, None] * whole)
     return twin
 
@@ -94,7 +94,7 @@ def _pack(model: Transformer) -> tuple[list[dict], bytes]:
     table = []
     content = bytearray()
     for name, W in model.named_parameters():  # a matrix for both languages is named once
-        parts = round_rows(W.detach().float()) if W.dim() == 2 else (W.detach().float(),)
+        parts = _round_rows(W.detach().float()) if W.dim() == 2 else (W.detach().float(),)
         content += bytes(-len(content) % 4)
         table.append({"name": name, "shape": list(W.shape), "at": len(content)})
         for part in parts:

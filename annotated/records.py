@@ -21,7 +21,7 @@ import torch
 
 from annotated.files import _check_fields, file_lock, read_json, sha256_of, write_json, write_text
 
-__all__ = ["commit", "about_corpus", "about_model", "provenance", "read_run", "check_same", "Record"]
+__all__ = ["commit", "about_corpus", "about_model", "provenance", "read_run", "Record"]
 
 
 def _git(*words: str) -> str | None:
@@ -154,7 +154,7 @@ def _fields(name: str, value: object, begun: dict) -> Iterator[tuple]:
         yield field, was.get(field), new
 
 
-def check_same(folder: str | Path, free: tuple[str, ...] = (), **what: object) -> None:
+def _check_same(folder: str | Path, free: tuple[str, ...] = (), **what: object) -> None:
     """Refuse to go on with other settings or other data than a folder was begun with.
 
     Args:
@@ -211,7 +211,7 @@ class Record:
         """Write run.json now, or note in it that the run goes on.
 
         Args:
-            folder, free, what: see `check_same`.
+            folder, free, what: see `_check_same`.
             packages: see `provenance`.
             anew: replace the record that is there, if any, instead of going on with it.
         """
@@ -223,7 +223,7 @@ class Record:
             if not run:
                 run.update(now)
             else:
-                check_same(folder, free, **what)
+                _check_same(folder, free, **what)
                 run.setdefault("continued", []).append(_sitting(run, now, free))
                 run.pop("failed", None)
         return record

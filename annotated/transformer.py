@@ -19,9 +19,6 @@ from annotated.multihead import AttentionDropout, MultiHeadAttention
 from annotated.recurrent import _check_encoded, _check_ids, _check_step
 
 __all__ = [
-    "NORMS",
-    "ACTIVATIONS",
-    "POSITIONS",
     "Config",
     "BASE",
     "BIG",
@@ -31,18 +28,16 @@ __all__ = [
     "DecoderLayer",
     "Decoder",
     "Transformer",
-    "initialise",
     "KVCache",
     "State",
-    "OutputBias",
 ]
 
 
-NORMS = {"post": AddNorm, "pre": PreNorm}
+_NORMS = {"post": AddNorm, "pre": PreNorm}
 
-ACTIVATIONS = {"relu": torch.relu, "gelu": F.gelu, "swish": F.silu}
+_ACTIVATIONS = {"relu": torch.relu, "gelu": F.gelu, "swish": F.silu}
 
-POSITIONS = {
+_POSITIONS = {
     "sinusoidal": lambda config: partial(positional_encoding, d_model=config.d_model),
     "halves": lambda config: partial(halves_encoding, d_model=config.d_model),
     "learned": lambda config: LearnedPositions(config.max_positions, config.d_model),
@@ -130,7 +125,7 @@ class Config:
         for name in ("bias", "output_bias", "final_norm"):
             if type(given.get(name, True)) is not bool:
                 yield f"{name} must be True or False, got {given[name]!r}"
-        choices = {"norm": NORMS, "activation": ACTIVATIONS, "positions": POSITIONS}
+        choices = {"norm": _NORMS, "activation": _ACTIVATIONS, "positions": _POSITIONS}
         for name, known in choices.items():
             if given[name] not in list(known):
                 yield f"{name} must be one of {', '.join(known)}, got {given[name]!r}"
@@ -160,8 +155,8 @@ def _sublayers(config, attention):
         attention = AttentionDropout(attention, c.P_drop_attention)
     return (
         partial(MultiHeadAttention, c.d_model, c.h, c.d_k, c.d_v, c.bias, attention),
-        partial(FeedForward, c.d_model, c.d_ff, ACTIVATIONS[c.activation], c.P_drop_ffn),
-        partial(NORMS[c.norm], c.d_model, c.P_drop, c.eps_norm),
+        partial(FeedForward, c.d_model, c.d_ff, _ACTIVATIONS[c.activation], c.P_drop_ffn),
+        partial(_NORMS[c.norm], c.d_model, c.P_drop, c.eps_norm),
     )
 
 
@@ -345,12 +340,12 @@ class Transformer(_CachedTransformer):
         self.source_embedding = self.target_embedding
         if config.source_vocab is not None:
             self.source_embedding = Embedding(config.source_vocab, config.d_model)
-        self.positions = POSITIONS[config.positions](config)
+        self.positions = _POSITIONS[config.positions](config)
         self.dropout = nn.Dropout(config.P_drop)
         self.encoder = Encoder(config, attention)
         self.decoder = Decoder(config, attention)
-        self.output_bias = OutputBias(config.vocab) if config.output_bias else nn.Identity()
-        initialise(self)
+        self.output_bias = _OutputBias(config.vocab) if config.output_bias else nn.Identity()
+        _initialise(self)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Logits (B, T, vocab) for source (B, S), target (B, T); masks are made inside."""
@@ -391,7 +386,7 @@ class Transformer(_CachedTransformer):
         return self.dropout(x + self.positions(positions).to(x.dtype))  # (B, T, d_model)
 
 
-def initialise(model: nn.Module) -> None:
+def _initialise(model: nn.Module) -> None:
     """Glorot's uniform for every matrix, 0 for biases; embeddings keep variance 1 / d_model.
 
     The paper gives no initialisation; this is the released code's.
@@ -519,7 +514,7 @@ def _check_state(state, ids, config):
     _check_step(ids, len(state.caches[0].K))
 
 
-class OutputBias(nn.Module):
+class _OutputBias(nn.Module):
     """A number for each token, added to its logit (not in section 3.4; Marian's have it).
 
     Args:

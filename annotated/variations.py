@@ -16,7 +16,7 @@ from annotated.multihead import MultiHeadAttention
 from annotated.recurrent import additive_scores
 from annotated.transformer import BASE, Config, Transformer
 
-__all__ = ["Variation", "TABLE_3", "shrink", "AdditiveHeads", "BilinearHeads", "RELEASED_PRESETS"]
+__all__ = ["Variation", "TABLE_3", "shrink", "RELEASED_PRESETS"]
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _prediction_interval(values):
     return mean - reach, mean + reach
 
 
-class AdditiveHeads(nn.Module):
+class _AdditiveHeads(nn.Module):
     """Score by a layer of tanh in each of h heads, instead of by dot products (section 3.2.1)."""
 
     def __init__(self, h: int, d_k: int):
@@ -136,7 +136,7 @@ class AdditiveHeads(nn.Module):
         return masked_softmax(scores, mask) @ V  # (B, h, T, d_v)
 
 
-class BilinearHeads(nn.Module):
+class _BilinearHeads(nn.Module):
     """Score by q W k in each of h heads, with W learned, instead of by q k (Luong et al. 2015)."""
 
     def __init__(self, h: int, d_k: int):
@@ -153,8 +153,8 @@ class BilinearHeads(nn.Module):
 
 
 _SCORES = {
-    "additive": Variation(scores=AdditiveHeads),
-    "bilinear": Variation(scores=BilinearHeads),
+    "additive": Variation(scores=_AdditiveHeads),
+    "bilinear": Variation(scores=_BilinearHeads),
 }
 
 _PRE_NORM = {
