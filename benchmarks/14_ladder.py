@@ -52,7 +52,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     on_gpu.add_options(parser, "results/14-ladder")
     parser.add_argument("--rungs", nargs="+", help="default: all that the device has")
-    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for a rung, compiling included")
+    parser.add_argument("--timeout", type=float, default=480.0,
+                        help="seconds for a rung, compiling included: less than a sitting of nine minutes")
     parser.add_argument("--here", action="store_true", help="all rungs in this process")
     parser.add_argument("--one", nargs=2, metavar=("SIZE", "RUNG"), help="measure a rung and print it")
     options = parser.parse_args()

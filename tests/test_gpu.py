@@ -281,6 +281,36 @@ def test_the_loss_in_pieces_is_the_loss(rows, eps):
         close(a, b)
 
 
+def with_a_scatter(x, W, target, eps, pad):
+    """As `_loss_piece`, but for the slope at the right tokens, which is scattered: that ends a kernel."""
+    logits = x @ W.T
+    right = target[:, None]
+    total = logits.logsumexp(-1, keepdim=True)
+    lost = total - (1 - eps) * logits.gather(-1, right) - eps * logits.mean(-1, keepdim=True)
+    slope = ((logits - total).exp() - eps / len(W)).scatter_add(-1, right, torch.full(right.shape, eps - 1))
+    return (lost * (right != pad)).sum(), slope * (right != pad)
+
+
+def test_a_compiled_piece_of_the_loss_moves_the_logits_once():
+    """The traffic of the generated program: arrays as large as the logits, and passes; it makes the slope in their place."""
+    from torch._inductor import metrics
+    from torch._inductor.utils import run_and_get_code
+
+    torch.manual_seed(0)
+    x, W, target = torch.randn(331, 61), torch.randn(1009, 61), torch.randint(0, 1009, (331,))
+    found = {}
+    for piece in (gpu._loss_piece, with_a_scatter):
+        torch._dynamo.reset()
+        metrics.reset()
+        (lost, slope), (code,) = run_and_get_code(torch.compile(piece, fullgraph=True), x, W, target, 0.1, 0)
+        torch.testing.assert_close(lost, label_smoothed_loss(x @ W.T, target, 0.1, 0, "sum"), rtol=1e-4, atol=1e-2)
+        found[piece.__name__] = code.count("empty_strided_cpu((331, 1009)"), metrics.generated_kernel_count, slope
+    torch._dynamo.reset()
+    (arrays, passes, slope), (others, more, other) = found.values()
+    torch.testing.assert_close(slope, other)
+    assert (arrays, others) == (1, 2) and passes < more, "the logits are written and the slope over them"
+
+
 def test_the_loss_in_pieces_never_holds_all_logits():
     seen = []
 
