@@ -877,7 +877,7 @@ def test_batches_that_the_processes_cannot_share_are_refused_before_the_run_begi
     status, _, said = called(*arguments, "--accumulate", 3)
     assert status == 2 and "got 3 batches for 2 processes: try --accumulate 2" in said and not (tmp_path / "out").exists()
     status, _, said = called(*arguments, "--accumulate", 2, "--output_bias", "true")
-    assert status == 2 and "output_bias cannot be trained with --fast" in said and not (tmp_path / "out").exists()
+    assert status == 2 and "output_bias cannot be had with --fast" in said and not (tmp_path / "out").exists()
 
 
 def test_a_run_without_weights_begins_anew_with_whatever_is_given(text, tmp_path, called):
