@@ -44,6 +44,27 @@ document.addEventListener("DOMContentLoaded", () => {
   });
 });
 
+// Sections out of sight have a guessed height: what an address leads to must stay where it is while they get their own.
+function arriving() {
+  const place = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (!place || innerWidth >= 1200) return;
+  let until = performance.now() + 2000;
+  for (const what of ["wheel", "touchstart", "pointerdown", "keydown"]) {
+    addEventListener(what, () => { until = 0; }, { once: true, passive: true });
+  }
+  let top = null;
+  const hold = now => {
+    if (now > until) return;
+    const here = place.getBoundingClientRect().top;
+    if (top !== null && Math.abs(here - top) > 1) place.scrollIntoView({ behavior: "instant" });
+    if (scrollY) top ??= place.getBoundingClientRect().top;
+    requestAnimationFrame(hold);
+  };
+  requestAnimationFrame(hold);
+}
+addEventListener("load", arriving);
+addEventListener("hashchange", arriving);
+
 // Figures enlarge at a touch, or by the button that the keyboard finds beside each; Escape, or a touch beside, closes.
 function enlarging() {
   const dialog = document.createElement("dialog");
