@@ -308,7 +308,7 @@ def test_a_compiled_piece_of_the_loss_moves_the_logits_once():
     torch._dynamo.reset()
     (arrays, passes, slope), (others, more, other) = found.values()
     torch.testing.assert_close(slope, other)
-    assert (arrays, others) == (1, 2) and passes < more, "the logits are written and the slope over them"
+    assert arrays < others and passes < more, "the slope is made of the logits in their place, in fewer passes"
 
 
 def test_the_loss_in_pieces_never_holds_all_logits():
