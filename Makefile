@@ -42,7 +42,7 @@ test: $(STAMP)
 	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
 lint: $(STAMP)
-	@$(PY) tools/lint.py
+	@$(PY) tools/check.py
 
 tangle: $(STAMP)
 	@$(PY) tools/tangle.py

@@ -672,7 +672,7 @@ def test_a_profile_lists_time_or_memory(program, more, large, capsys):
 @pytest.mark.parametrize("here, installs", [(sys.executable, False), ("/bin/false", True)])
 def test_make_gpu_installs_nothing_where_torch_is_there(here, installs, tmp_path):
     root = Path(__file__).parent.parent
-    command = ["make", "-n", "gpu", f"VENV={tmp_path}/venv", f"PYTHON={here}"]
+    command = ["make", "--no-print-directory", "-n", "gpu", f"VENV={tmp_path}/venv", f"PYTHON={here}"]
     said = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
     assert ("pip install" in said) == installs
     assert said.splitlines()[-1].split()[1] == (f"{tmp_path}/venv/bin/python" if installs else here)

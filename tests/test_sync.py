@@ -1,4 +1,4 @@
-"""The notebooks say what the chapters say; what else is made of them is compared by tools/lint.py."""
+"""The notebooks say what the chapters say; what else is made of them is compared by tools/check.py."""
 
 import nbformat
 import pytest

@@ -1,6 +1,6 @@
 """Check the form of everything: code, types, the text's rules, and that what is generated is what its source says.
 
-    python tools/lint.py
+    python tools/check.py
 
 Prints the remarks of each check and, of one that failed, its name; exits 1 if one did. The checks of this folder
 share one reading of the chapters, half of their time, and run while other processes check types, code and scripts.
