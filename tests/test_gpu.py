@@ -246,24 +246,6 @@ def test_joint_projections_are_few_and_wide(N_decoder):
     assert found == sorted(wanted + logits)
 
 
-def test_layers_with_joint_projections_share_a_program_for_all_shapes():
-    torch._dynamo.reset()
-    programs = []
-
-    def count(graph, inputs):
-        programs.append(graph)
-        return graph.forward
-
-    model = gpu.join_projections(gpu.fuse(model_of(N=3))).eval()
-    plain = deepcopy(model)
-    gpu.compiled(model, backend=count)
-    for n in (5, 9, 14):
-        ids = torch.randint(4, 23, (2, n))
-        close(model(ids, ids), plain(ids, ids))
-    assert len(programs) == 2
-    torch._dynamo.reset()
-
-
 # ---- the loss
 
 
@@ -444,7 +426,8 @@ def test_an_error_in_a_batch_arrives_in_its_place():
 # ---- compilation
 
 
-def test_layers_share_a_program_for_all_shapes():
+@pytest.mark.parametrize("join", [lambda model: model, gpu.join_projections], ids=["plain", "joint projections"])
+def test_layers_share_a_program_for_all_shapes(join):
     torch._dynamo.reset()
     programs = []
 
@@ -452,7 +435,7 @@ def test_layers_share_a_program_for_all_shapes():
         programs.append(graph)
         return graph.forward
 
-    model = gpu.fuse(model_of(N=3)).eval()
+    model = join(gpu.fuse(model_of(N=3))).eval()
     plain = deepcopy(model)
     gpu.compiled(model, backend=count)
     for n in (5, 9, 14):
