@@ -14,7 +14,8 @@ Chosen on the validation set alone: how long to train (averages of ten checkpoin
 by greedy search), then the strength of the length penalty. The test set is translated once a seed.
 Writes OUT-SEED or OUT-tok-SEED: run.json, log.jsonl, scores.json, outputs.txt; no weights, because of the data's
 licence. Stopped, it goes on from the last checkpoint; a seed whose scores are there is not trained again.
-On a CPU, for a trial: --device cpu --steps 20 --pairs 200 ...
+On a CPU, where chapter 14's update is appendix N's: --device cpu, or for a trial --device cpu --steps 20 --pairs 200.
+There --muon trains as appendix O does: fewer updates, with a rate that ends at 0, so few checkpoints are averaged.
 """
 
 import argparse
@@ -30,12 +31,14 @@ from pathlib import Path
 import torch
 
 from annotated.corpora import load_corpus
+from annotated.cpu import _CPURun
 from annotated.data import Batches, Subwords, token_batches
 from annotated.decoding import Translator
 from annotated.evaluation import bleu, cross_entropy
 from annotated.files import read_json
-from annotated.gpu import FastUpdate, Objective, Prefetch, StaticBatches, TrainStep, fuse, precision_context
+from annotated.gpu import FastUpdate, Objective, Prefetch, StaticBatches, fuse, precision_context
 from annotated.graphs import CudaGraphTrainStep
+from annotated.quick import by_muon
 from annotated.records import Record, about_corpus
 from annotated.training import Recipe, Run, average, list_checkpoints, train
 from annotated.transformer import BASE, Transformer
@@ -113,7 +116,7 @@ def one_seed(protocol, seed, options):
     config = replace(BASE, **SIZES, vocab=len(vocabulary), norm=options.norm)
     recipe = Recipe(steps=options.steps, warmup=options.warmup, rate=options.rate, source_tokens=options.tokens,
                     target_tokens=options.tokens, seed=seed, save_every=options.save_every, keep=1000,
-                    evaluate_every=options.save_every * 5)
+                    evaluate_every=options.save_every * 5, optimizer="muon" if options.muon else "adam")
     budget = options.tokens, options.tokens
     cuda = torch.device(options.device).type == "cuda"
 
@@ -122,10 +125,13 @@ def one_seed(protocol, seed, options):
 
     batches = Prefetch(Resampled(texts, vocabulary, options.bpe_dropout, make) if options.bpe_dropout else make(pairs))
     torch.manual_seed(seed)
-    model = fuse(Transformer(config)).to(options.device)
-    rows = 4096 if cuda else 256  # of the loss in a piece: a CPU's caches hold the smaller ones
-    context = precision_context("bfloat16" if cuda else "float32", options.device)
-    update = FastUpdate((CudaGraphTrainStep if cuda else TrainStep)(Objective(model, rows), context))
+    model = Transformer(config)
+    if cuda:
+        model = fuse(model).to(options.device)
+        context = precision_context("bfloat16", options.device)
+        start = partial(Run, update=FastUpdate(CudaGraphTrainStep(Objective(model, 4096), context)))
+    else:
+        start = by_muon(_CPURun) if options.muon else _CPURun
     check = list(token_batches(held_out, *budget))
 
     def evaluate(model):
@@ -134,7 +140,7 @@ def one_seed(protocol, seed, options):
     what = {"config": config, "recipe": recipe, "data": about_corpus(corpus)}
     with Record.begin(folder, free=("steps",), **what) as record:
         prepared = time.monotonic() - began
-        train(model, recipe, batches, work, evaluate, partial(Run, update=update))
+        train(model, recipe, batches, work, evaluate, start)
         ended, log = time.monotonic(), (work / "log.jsonl").read_text().rstrip()
         trained = json.loads(log.splitlines()[-1])["seconds"]  # of all sittings, where it was stopped and went on
         how = SCORING[protocol]
@@ -164,6 +170,7 @@ def main():
     parser.add_argument("--vocab", type=int, default=10_000)
     parser.add_argument("--norm", choices=("pre", "post"), default="pre", help="post is the paper's")
     parser.add_argument("--bpe_dropout", type=float, default=0.1)
+    parser.add_argument("--muon", action="store_true", help="on a CPU: appendix O's optimizer and schedule")
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--warmup", type=int, default=2000)
     parser.add_argument("--rate", type=float, default=2.5, help="2.5 peaks at 0.005, the published recipe's rate")
@@ -174,6 +181,8 @@ def main():
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--pairs", type=int, help="of each part, for a trial")
     options = parser.parse_args()
+    if options.muon and torch.device(options.device).type == "cuda":
+        parser.error("--muon is for --device cpu: its updates are not recorded as graphs")
     for protocol in options.protocols:
         found = []
         for seed in options.seeds:
