@@ -1,6 +1,7 @@
 """How well a quarter of an hour on one thread of a CPU translates: the paper's recipe, then later changes.
 
     ANNOTATED_DATA=... python benchmarks/20_minutes.py [--rungs ...] [--seeds 1] [--out results/20-minutes]
+    ANNOTATED_DATA=... python benchmarks/20_minutes.py --timed results/20-minutes --out results/20-minutes-adam ...
 
 A rung keeps the changes of those before it. First each rung's update is timed, the rungs in turn, on an otherwise idle
 machine: a quarter of an hour divided by the median is its number of updates. So the scores do not depend on what else
@@ -28,6 +29,7 @@ from annotated.cpu import _CPURun
 from annotated.data import Batches, Subwords, token_batches
 from annotated.decoding import Translator
 from annotated.evaluation import bleu, cross_entropy
+from annotated.files import read_json
 from annotated.optimization import learning_rate, optimizer
 from annotated.quick import QUICK, QUICK_RECIPE, _line, by_muon
 from annotated.records import Record, about_corpus
@@ -174,7 +176,8 @@ def go(options):
     with Record.begin(options.out, ("rungs", "seeds"), rungs=options.rungs, seeds=options.seeds, **what) as record:
         scores = {"minutes": MINUTES, "trials": {}, "trainings": [], **record.scores}
         if "an update" not in scores:
-            scores["an update"] = seconds_an_update(every, data[2], options.rounds)
+            timed = options.timed and read_json(options.timed / "scores.json")["an update"]
+            scores["an update"] = timed or seconds_an_update(every, data[2], options.rounds)
             record.write_scores(scores)
         for name in options.rungs or every:
             rung = every[name]
@@ -194,6 +197,7 @@ if __name__ == "__main__":
     parser.add_argument("--rungs", nargs="*", choices=rungs(), help="only these")
     parser.add_argument("--seeds", type=int, nargs="*", default=[1])
     parser.add_argument("--rounds", type=int, default=15, help="of the timing")
+    parser.add_argument("--timed", type=Path, help="a record of this program, whose times of updates are taken")
     parser.add_argument("--steps", type=int, help="for a trial: so many updates, whatever they take")
     parser.add_argument("--work", type=Path, default=Path(".cache/20-minutes"), help="for checkpoints")
     parser.add_argument("--out", type=Path, default=Path("results/20-minutes"))
