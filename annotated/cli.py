@@ -617,10 +617,10 @@ def _start_for(device, config, recipe):
     """What makes the run of a training in one process; see `train`."""
     if device != "cpu" or config.output_bias:  # for which the faster one has no place
         return Run
-    from annotated.cpu import _CPURun
+    from annotated.cpu import CPURun
 
     rows = min(recipe.source_tokens, recipe.target_tokens)
-    return partial(_CPURun, rows=rows, say=_tell)
+    return partial(CPURun, rows=rows, say=_tell)
 
 
 def _tell(line):

@@ -28,7 +28,7 @@ from annotated.multihead import MultiHeadAttention
 from annotated.training import Run
 from annotated.transformer import Transformer
 
-__all__ = ["LinearMaps", "calibrate", "CPUObjective"]
+__all__ = ["LinearMaps", "calibrate", "CPUObjective", "CPURun"]
 
 
 def _onednn():
@@ -370,8 +370,10 @@ class CPUObjective(Objective):
 
 
 @dataclass
-class _CPURun(Run):
-    """A `Run` by `CPUObjective`; what `calibrate` chooses at its beginning, it keeps.
+class CPURun(Run):
+    """A `Run` by `CPUObjective`, for `train(..., start=CPURun)`.
+
+    What `calibrate` chooses at its beginning, it keeps.
 
     Args:
         rows: of a batch, for the calibration.
@@ -383,7 +385,7 @@ class _CPURun(Run):
     choose: Callable = calibrate
     say: Callable[[str], None] = lambda line: None
 
-    def resume(self, keep: int, every: int = 1) -> "_CPURun":
+    def resume(self, keep: int, every: int = 1) -> "CPURun":
         """As `Run.resume`; then take what the checkpoint notes, or choose."""
         super().resume(keep, every)
         model: Any = self.model

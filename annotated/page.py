@@ -17,7 +17,7 @@ from annotated.decoding import load
 from annotated.files import write_text
 from annotated.transformer import Config, Transformer
 
-__all__ = ["rounded", "to_page"]
+__all__ = ["to_page"]
 
 
 def _round_rows(W: Tensor) -> tuple[Tensor, Tensor]:
@@ -35,7 +35,7 @@ def _round_rows(W: Tensor) -> tuple[Tensor, Tensor]:
     return scales, whole.to(torch.int8)
 
 
-def rounded(model: Transformer) -> Transformer:
+def _rounded(model: Transformer) -> Transformer:
     """A copy of a model whose matrices have been rounded to bytes and back."""
     twin = deepcopy(model).cpu().float()
     with torch.no_grad():
@@ -115,8 +115,8 @@ def to_page(folder: Path | str, out: Path | str) -> None:
     """Write a model folder as a script, from which `engine.js` translates in a page.
 
     The script holds the configuration, the vocabulary, the folder's README, which says where
-    the data comes from, and the weights in bytes, as `rounded` has them. The same folder
-    gives the same script, byte for byte.
+    the data comes from, and the weights in bytes, a scale for each row. The same
+    folder gives the same script, byte for byte.
 
     Args:
         folder: of a Transformer, as `save` writes it.

@@ -31,7 +31,7 @@ from pathlib import Path
 import torch
 
 from annotated.corpora import load_corpus
-from annotated.cpu import _CPURun
+from annotated.cpu import CPURun
 from annotated.data import Batches, Subwords, token_batches
 from annotated.decoding import Translator
 from annotated.evaluation import bleu, cross_entropy
@@ -131,7 +131,7 @@ def one_seed(protocol, seed, options):
         context = precision_context("bfloat16", options.device)
         start = partial(Run, update=FastUpdate(CudaGraphTrainStep(Objective(model, 4096), context)))
     else:
-        start = by_muon(_CPURun) if options.muon else _CPURun
+        start = by_muon(CPURun) if options.muon else CPURun
     check = list(token_batches(held_out, *budget))
 
     def evaluate(model):

@@ -25,7 +25,7 @@ import torch
 from script import run
 
 from annotated.corpora import load_corpus
-from annotated.cpu import _CPURun
+from annotated.cpu import CPURun
 from annotated.data import Batches, Subwords, token_batches
 from annotated.decoding import Translator
 from annotated.evaluation import bleu, cross_entropy
@@ -47,7 +47,7 @@ class Rung:
     """What a rung trains, and how; `warmup` is a share of the updates."""
 
     config: Config
-    start: Callable = by_muon(_CPURun)
+    start: Callable = by_muon(CPURun)
     recipe: Recipe = QUICK_RECIPE
     warmup: float = QUICK_RECIPE.warmup / QUICK_RECIPE.steps
     averaged: int = QUICK_RECIPE.keep
@@ -63,7 +63,7 @@ class Rung:
 
 def in_a_line(*given):
     """A run by Adam whose rate ends at 0, as Muon's does."""
-    return _CPURun(*given, schedule=_line)
+    return CPURun(*given, schedule=_line)
 
 
 def rungs():
@@ -74,8 +74,8 @@ def rungs():
     paper = {**slow, "warmup": 0.2, "averaged": 5}
     return {
         "the paper's recipe": Rung(FIRST, Run, **paper),
-        "an update without padding": Rung(FIRST, _CPURun, **paper),
-        "the norm first": Rung(norm_first, _CPURun, **paper),
+        "an update without padding": Rung(FIRST, CPURun, **paper),
+        "the norm first": Rung(norm_first, CPURun, **paper),
         "a rate that ends at 0": Rung(norm_first, in_a_line, **slow),
         "Muon": Rung(norm_first),
         "half the width": Rung(narrow),

@@ -27,7 +27,7 @@ from annotated.data import pad_batch
 from annotated.decoding import cannot_improve, hypotheses, length_penalty, load
 from annotated.evaluation import bleu
 from annotated.figures import attention_maps
-from annotated.page import rounded, to_page
+from annotated.page import _rounded, to_page
 from annotated.records import Record, about_corpus, about_model
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -139,7 +139,7 @@ def main():
     translator = load(options.model)
     decode = translator.vocabulary.decode
     cut = [translator.cut(line)[0] for line in lines]
-    models = {"float32": translator.model.eval(), "int8": rounded(translator.model).eval()}
+    models = {"float32": translator.model.eval(), "int8": _rounded(translator.model).eval()}
     version = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout.strip()
     what = {"data": about_corpus(corpus, sentences=size), "model": about_model(options.model), "node": version}
     with Record.begin(options.out, anew=True, packages=("sacrebleu", "sentencepiece"), seed=0, **what) as record, \

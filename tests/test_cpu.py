@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from annotated import cpu, decoding
 from annotated.cli import main
-from annotated.cpu import CPUObjective, LinearMaps, _CPURun, calibrate
+from annotated.cpu import CPUObjective, CPURun, LinearMaps, calibrate
 from annotated.data import make_batch
 from annotated.gpu import FastUpdate, TrainStep
 from annotated.optimization import optimizer
@@ -268,7 +268,7 @@ def trained(folder, steps, start, P_drop=0.1):
 
 def chooses(chosen, said=None):
     said = [] if said is None else said
-    return lambda *given: _CPURun(*given, choose=lambda sizes, rows: chosen, say=said.append)
+    return lambda *given: CPURun(*given, choose=lambda sizes, rows: chosen, say=said.append)
 
 
 @needs_onednn

@@ -1,6 +1,6 @@
 """The engine of the page computes what Python computes, with the same rounded weights: in node, Chromium and Firefox.
 
-The book's two small models are exported as the page has them; the reference is the plain model with `annotated.page.rounded`.
+The book's two small models are exported as the page has them; the reference is the plain model with `annotated.page._rounded`.
 """
 
 import base64
@@ -26,7 +26,7 @@ from annotated.data import Subwords, Words
 from annotated.decoding import Translator, cannot_improve, hypotheses, length_penalty, save
 from annotated.figures import attention_maps, without_head
 from annotated.grammar import grammar_corpus
-from annotated.page import _round_rows, rounded, to_page
+from annotated.page import _round_rows, _rounded, to_page
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.transformer import TINY, Transformer
 
@@ -64,7 +64,7 @@ def exported() -> Path:
 @functools.cache
 def reference(name: str) -> Translator:
     translator = load(ROOT / "results" / name)
-    return Translator(rounded(translator.model).eval(), translator.vocabulary)
+    return Translator(_rounded(translator.model).eval(), translator.vocabulary)
 
 
 def in_node(body: str, given=None, name="tatoeba-cpu", script=None):
@@ -230,7 +230,7 @@ def folder_of(tmp_path, name="small", **fields):
 def test_other_configurations_compute_the_same(name, tmp_path):
     folder, model, words = folder_of(tmp_path, **VARIANTS[name])
     to_page(folder, tmp_path / "small.js")
-    numbers, _ = compare(rounded(model).eval(), tmp_path / "small.js", ["w1 w2 w3 w4 w5", "w36", "w3 w3 w0 nothing ."], words.encode)
+    numbers, _ = compare(_rounded(model).eval(), tmp_path / "small.js", ["w1 w2 w3 w4 w5", "w36", "w3 w3 w0 nothing ."], words.encode)
     assert numbers > 3000
 
 

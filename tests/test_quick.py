@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from annotated.cli import main
-from annotated.cpu import _CPURun
+from annotated.cpu import CPURun
 from annotated.data import make_batch
 from annotated.optimization import learning_rate, optimizer
 from annotated.quick import QUICK, QUICK_RECIPE, Muon, _line, _orthogonal, by_muon
@@ -109,7 +109,7 @@ def trained(folder, steps, start, stop=None, **changes):
 
 
 def fast(*given, **more):
-    return _CPURun(*given, choose=lambda sizes, rows: {}, **more)
+    return CPURun(*given, choose=lambda sizes, rows: {}, **more)
 
 
 @pytest.mark.parametrize("start", [Run, fast])
