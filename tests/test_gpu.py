@@ -626,20 +626,24 @@ def test_searches_are_compared_before_they_are_timed(program, tmp_path, monkeypa
     assert not record.exists() or "greedy" not in json.loads(record.read_text())
 
 
-def test_multi30k_trains_chooses_on_validation_and_scores_once(program, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("more, adam_or_muon", [([], "adam"), (["--muon"], "muon")])
+def test_multi30k_trains_chooses_on_validation_and_scores_once(more, adam_or_muon, program, tmp_path, monkeypatch, capsys):
     module, call = program("14_multi30k")
     scored = []
     corpus = grammar_corpus(train=40, validation=5, test=3)
     monkeypatch.setattr(module, "load_corpus", lambda name: corpus)
     monkeypatch.setattr(module, "bleu", lambda made, wanted, **how: scored.append((len(made), how)) or (9.0 - len(scored), "s"))
     monkeypatch.setattr(module, "ALPHAS", (0.3, 1.0))
-    small = "--device cpu --steps 6 --warmup 5 --save_every 2 --average 2 --every 1 --vocab 330 --tokens 200 --seeds 1 --beam 2".split()
+    small = "--device cpu --steps 6 --warmup 2 --save_every 2 --average 2 --every 1 --vocab 330 --tokens 200 --seeds 1 --beam 2".split()
     for _ in range(2):  # the second time the seed is there
-        call(*small, "--protocols", "tok", "--out", tmp_path / "m", "--work", tmp_path / "work")
+        call(*small, *more, "--protocols", "tok", "--out", tmp_path / "m", "--work", tmp_path / "work")
     assert scored == [(5, {"tokenize": "none"})] * 4 + [(3, {"tokenize": "none"})]  # two ends, two penalties, one test
     scores = scores_in(tmp_path / "m-tok-1")
     assert scores["end"] == 4 and scores["alpha"] == 0.3 and scores["checkpoints averaged"] == 2 and scores["bleu"] == 4
     assert (tmp_path / "m-tok-1/outputs.txt").read_text().count("\n") == 3 and not (tmp_path / "work/m-tok-1").exists()
+    assert json.loads((tmp_path / "m-tok-1/run.json").read_text())["recipe"]["optimizer"] == adam_or_muon
+    rates = [json.loads(line)["rate"] for line in (tmp_path / "m-tok-1/log.jsonl").read_text().splitlines() if "rate" in line]
+    assert len(rates) == 6 and (rates[5] < rates[4] / 1.5) == bool(more)  # Muon's ends at 0
 
 
 @pytest.mark.parametrize("more, large", [([], "aten::mm"), (["--memory"], "aten::sub")])

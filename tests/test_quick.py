@@ -2,15 +2,19 @@
 
 import json
 import signal
+from argparse import Namespace
 from copy import deepcopy
 from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
 import torch
+from chapters import ROOT
 
 from annotated.cli import main
 from annotated.cpu import CPURun
 from annotated.data import make_batch
+from annotated.grammar import grammar_corpus
 from annotated.optimization import learning_rate, optimizer
 from annotated.quick import QUICK, QUICK_RECIPE, Muon, _line, _orthogonal, by_muon
 from annotated.training import Recipe, Run, list_checkpoints, train
@@ -166,3 +170,49 @@ def test_a_folder_of_before_there_was_a_choice_goes_on(tmp_path, capsys):
     del run["recipe"]["optimizer"]
     path.write_text(json.dumps(run))
     assert main([*command, "--steps", "8"]) == 0, capsys.readouterr().err
+
+
+@pytest.fixture
+def ladder(monkeypatch):
+    "The program that makes the record of a quarter of an hour, with two small rungs and a small corpus."
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    module = module_from_spec(spec := spec_from_file_location("ladder", ROOT / "benchmarks" / "20_minutes.py"))
+    spec.loader.exec_module(module)
+    config, recipe = replace(TINY, vocab=330, norm="pre"), Recipe(source_tokens=60, target_tokens=60)
+    every = {
+        "Adam": module.Rung(config, CPURun, recipe, rates=(1e-3, 2e-3)),
+        "Muon": module.Rung(config, recipe=replace(recipe, optimizer="muon"), rates=(4e-3,)),
+    }
+    corpus = grammar_corpus(train=200, validation=5, test=3)
+    for name, value in {"rungs": lambda: every, "load_corpus": lambda name: corpus, "QUICK": config, "ALPHAS": (0.6, 1.4)}.items():
+        monkeypatch.setattr(module, name, value)
+    return module
+
+
+def climbed(module, folder, timed=None, **options):
+    given = {"rungs": None, "seeds": [1], "rounds": 2, "steps": 3, "work": folder / "work", "timed": timed}
+    out = folder / ("second" if timed else "record")
+    module.go(Namespace(**{**given, **options}, out=out))
+    return json.loads((out / "scores.json").read_text())
+
+
+def test_a_ladder_chooses_on_validation_tests_once_and_goes_on(ladder, tmp_path, monkeypatch):
+    scored = []
+    monkeypatch.setattr(ladder, "bleu", lambda made, wanted: scored.append(len(made)) or (9.0 - len(scored), "signature"))
+    scores = climbed(ladder, tmp_path)
+    assert {name: len(found["all"]) for name, found in scores["an update"].items()} == {"Adam": 2, "Muon": 2}
+    tried = scores["trials"]["Adam"]
+    assert set(tried) == {"0.001", "0.002"} and list(scores["trials"]["Muon"]) == ["0.004"]
+    first, second = scores["trainings"]
+    assert first["rate"] == float(min(tried, key=tried.get)) and (first["rung"], second["rung"]) == ("Adam", "Muon")
+    assert scored == [5, 5, 3] * 2 and first["alpha"] == 0.6 and first["BLEU"] == 6.0 and first["updates"] == 3
+    scores = climbed(ladder, tmp_path, rungs=["Muon"], seeds=[1, 2])
+    assert scored == [5, 5, 3] * 3 and [made["seed"] for made in scores["trainings"]] == [1, 1, 2]
+
+
+def test_a_second_program_takes_the_times_of_the_first(ladder, tmp_path, monkeypatch):
+    times = {name: {"seconds": 450.0, "all": []} for name in ladder.rungs()}
+    (tmp_path / "record").mkdir()
+    (tmp_path / "record" / "scores.json").write_text(json.dumps({"an update": times}))
+    scores = climbed(ladder, tmp_path, tmp_path / "record", rungs=["Muon"], steps=None)
+    assert scores["an update"] == times and scores["trainings"][0]["updates"] == 2  # 15 minutes of 450 seconds each
