@@ -178,7 +178,7 @@ def ladder(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     module = module_from_spec(spec := spec_from_file_location("ladder", ROOT / "benchmarks" / "20_minutes.py"))
     spec.loader.exec_module(module)
-    config, recipe = replace(TINY, vocab=330, norm="pre"), Recipe(source_tokens=60, target_tokens=60)
+    config, recipe = replace(TINY, vocab=330, norm="pre"), Recipe(source_tokens=200, target_tokens=200)
     every = {
         "Adam": module.Rung(config, CPURun, recipe, rates=(1e-3, 2e-3)),
         "Muon": module.Rung(config, recipe=replace(recipe, optimizer="muon"), rates=(4e-3,)),
@@ -197,7 +197,8 @@ def climbed(module, folder, timed=None, **options):
 
 
 def test_a_ladder_chooses_on_validation_tests_once_and_goes_on(ladder, tmp_path, monkeypatch):
-    scored = []
+    scored, begun, train_ = [], [], ladder.train
+    monkeypatch.setattr(ladder, "train", lambda *given: begun.append(given[3].name) or train_(*given))
     monkeypatch.setattr(ladder, "bleu", lambda made, wanted: scored.append(len(made)) or (9.0 - len(scored), "signature"))
     scores = climbed(ladder, tmp_path)
     assert {name: len(found["all"]) for name, found in scores["an update"].items()} == {"Adam": 2, "Muon": 2}
@@ -208,6 +209,7 @@ def test_a_ladder_chooses_on_validation_tests_once_and_goes_on(ladder, tmp_path,
     assert scored == [5, 5, 3] * 2 and first["alpha"] == 0.6 and first["BLEU"] == 6.0 and first["updates"] == 3
     scores = climbed(ladder, tmp_path, rungs=["Muon"], seeds=[1, 2])
     assert scored == [5, 5, 3] * 3 and [made["seed"] for made in scores["trainings"]] == [1, 1, 2]
+    assert begun == ["Adam-0.001", "Adam-0.002", "Adam-1", "Muon-0.004", "Muon-1", "Muon-2"]
 
 
 def test_a_second_program_takes_the_times_of_the_first(ladder, tmp_path, monkeypatch):
