@@ -345,8 +345,8 @@ def test_nearly_all_code_fits_a_laptop(visit):
 
 
 @pytest.mark.parametrize("query", measure.QUERIES)
-def test_the_search_finds_what_a_reader_means(browser, zipped, query):
-    results = measure.found(browser, zipped, query)
+def test_the_search_finds_what_a_reader_means(browser, site, query):
+    results = measure.found(browser, site, query)
     assert measure.rank(results, measure.QUERIES[query]) == 1, [address for address, _ in results]
     assert not [words for _, words in results if measure.RAW.search(words)]
 
