@@ -139,7 +139,7 @@ def klass(node: ast.ClassDef, text: str) -> SimpleNamespace:
 def hidden(node: ast.ClassDef, text: str) -> list[ast.stmt]:
     "What a class has from bases of its own module whose names begin with an underscore: they have no entry."
     bases = {base.id for base in node.bases if isinstance(base, ast.Name) and base.id.startswith("_")}
-    tree = ast.parse(text) if bases else ast.Module([])
+    tree = ast.parse(text) if bases else ast.Module([], [])
     return [s for n in tree.body if isinstance(n, ast.ClassDef) and n.name in bases for s in n.body]
 
 
