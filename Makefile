@@ -13,6 +13,9 @@ STAMP = $(VENV)/.installed
 PAGE = _build/.page
 SOURCES = _config.yml _toc.yml $(wildcard *.md book/*.* book/*/*.* notebooks/*.ipynb annotated/*.py tools/*.py tools/web/* results/*/*.json)
 
+# Of the 15,000 modules that are installed few are ever imported: each is compiled then, and must be kept.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: book html pdf test lint weave tangle untangle serve bench gpu gpu-test clean
 .DELETE_ON_ERROR:
 
@@ -88,7 +91,7 @@ $(STAMP): requirements.txt pyproject.toml
 		{ echo "make: $(PYTHON) has no venv module; on Debian or Ubuntu: apt install python3-venv"; exit 1; }
 	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV)
 	@echo "Installing requirements.txt into $(VENV), a few minutes the first time"
-	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.txt
 	@touch $@
 
 clean:

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import layout
 import pytest
-from chapters import ROOT, paths, read, woven
+from chapters import ROOT, front_matter, paths, read, woven
 
 from annotated.embedding import Embedding
 from annotated.layers import FeedForward
@@ -17,7 +17,7 @@ CHAPTERS: dict[str, str] = {}  # number -> text, of a chapter with its questions
 for path in woven():
     of = path.name.split("-")[0].lstrip("0") or "0"
     CHAPTERS[of] = CHAPTERS.get(of, "") + path.read_text(encoding="utf-8")
-DRAFTS = {path.name.split("-")[0].lstrip("0") or "0" for path in woven() if read(path).draft}
+DRAFTS = {path.name.split("-")[0].lstrip("0") or "0" for path in woven() if front_matter(path).get("draft")}
 
 
 def tables(path):

@@ -1,6 +1,7 @@
 """Every exercise's check fails on the stub and on the wrong answers, with a message, and passes on the solution."""
 
 import ast
+import re
 import sys
 from importlib import import_module
 
@@ -11,7 +12,7 @@ from layout import parts
 CASES = [
     pytest.param(path, number, id=f"{path.stem}-{number}")
     for path in paths()
-    for number in sorted(parts(read(path))["check"])
+    for number in sorted({int(found) for found in re.findall(r"^def check_(\d+)\(", path.read_text(encoding="utf-8"), re.MULTILINE)})
 ]
 
 
