@@ -106,6 +106,6 @@ def _begin_by_muon(start, model, adam, folder):
 QUICK = replace(BASE, N=4, N_decoder=2, d_model=128, d_ff=512, h=4, vocab=5000, norm="pre")
 
 QUICK_RECIPE = Recipe(
-    steps=1700, warmup=100, rate=1.0, source_tokens=1500, target_tokens=1500,
-    evaluate_every=170, save_every=100, keep=2, optimizer="muon",
+    steps=2000, warmup=120, rate=1.0, source_tokens=1500, target_tokens=1500,
+    evaluate_every=200, save_every=100, keep=2, optimizer="muon",
 )
