@@ -169,6 +169,40 @@ def test_axe_finds_nothing_serious_at_rest_or_touched(chromium):
     assert not chromium["axe"], "\n".join(chromium["axe"])
 
 
+# Trees of few kinds, so that two of them have much in common, with a drawing and a box of numbers among them.
+RENEW = """
+const { el, svg, renew, random } = annotated;
+const next = random(1), some = (list) => list[Math.floor(next() * list.length)];
+const tree = (depth) => some([
+  () => document.createTextNode(some(["a", "b"])),
+  () => el(some(["p", "b"]), some([{}, { class: "x" }, { class: "y", title: "z" }]), depth ? many(depth - 1) : ["c"]),
+  () => svg("g", some([{}, { d: "M0 0" }]), depth ? many(depth - 1) : []),
+])();
+const many = (depth) => Array.from({ length: Math.floor(4 * next()) }, () => tree(depth));
+const box = el("div"), fresh = el("div"), wrong = [];
+for (let round = 0; round < 400; round += 1) {
+  fresh.replaceChildren(...many(3));
+  const html = fresh.innerHTML;
+  renew(box, ...fresh.childNodes);
+  if (box.innerHTML !== html) wrong.push([box.innerHTML, html]);
+}
+const row = (x, y) => el("div", { class: "readings" }, el("p", {}, el("b", {}, x), y));
+renew(box, row("1", "2"));
+const [kept] = box.children, [inner] = kept.children;
+kept.tabIndex = 0; // as for a box that scrolls
+renew(box, row("1", "3"));
+return { wrong, same: box.firstChild === kept && kept.firstChild === inner, text: box.textContent, tabIndex: kept.tabIndex };
+"""
+
+
+def test_what_is_renewed_is_as_if_made_anew(place):
+    "And what is the same has stayed, since that is the point."
+    browser = begun("chromium", place)
+    found = browser.run(RENEW)
+    browser.close()
+    assert found == {"wrong": [], "same": True, "text": "13", "tabIndex": 0}
+
+
 @pytest.mark.firefox
 def test_firefox_shows_what_chromium_shows(place, chromium):
     browser = begun("firefox", place)

@@ -46,6 +46,15 @@ def test_formulas_are_found_and_typeset(tmp_path):
     assert again.html == setter.html and again.css == setter.css and ".mjx-c1D451" in again.css
 
 
+def test_a_part_of_a_formula_knows_what_stands_around_it(tmp_path):
+    "Between a part and a relation that goes on after it there is less room."
+    setter = page.Typesetter(tmp_path, tmp_path / "kept.json")
+    tex = [r"a \, " + r"\alpha \," * 20, "= b", "= c"]
+    setter.html = {f"[{part.strip()}": part[-1] for part in tex}
+    done = setter.typeset(f'<div class="math notranslate nohighlight">\\[{" ".join(tex)}\\]</div>')
+    assert re.findall("<span[^>]*>[^<]?", done) == ['<span class="parts">', '<span class="cut">,', '<span class="on cut">b', '<span class="on">c']
+
+
 def test_without_node_only_pages_with_formulas_load_mathjax(tmp_path):
     config = SimpleNamespace(annotated_web="", mathjax_path="mathjax/x-tex-mml-chtml.js", mathjax_options={"async": "async"}, mathjax3_config={"a": 1})
     app = SimpleNamespace(config=config, outdir=str(tmp_path))
@@ -70,6 +79,7 @@ def test_lines_of_code_know_their_indentation():
     done = page.lined(code)
     assert [int(x) for x in re.findall(r'class="ln" style="--in:(\d+)"', done)] == [0, 0, 4]
     assert re.sub("<[^>]*>", "", done) == re.sub("<[^>]*>", "", code) and page.lined(done) == done
+    assert done.count('<pre class="lined">') == 1
     printed = '<div class="output stream highlight-myst-ansi notranslate"><div class="highlight"><pre><span></span>{}\n</pre></div>'
     assert page.lined(printed.format("a   1.0\nb  12.0")) == printed.format("a   1.0\nb  12.0")
     assert page.lined(printed.format("a sentence")).count('class="ln"') == 1
@@ -145,6 +155,27 @@ def test_a_page_asks_for_one_stylesheet_and_one_script(tmp_path):
 
 def test_pages_with_more_of_their_own_agree_on_one_order():
     assert bundle.merged([("a", "b", "e"), ("a", "e"), ("a", "c", "e", "f")]) == ["a", "b", "c", "e", "f"]
+
+
+def test_the_theme_asks_for_the_inside_of_no_element(caplog):
+    "A browser would ask again at every change of the page; what is new in the theme is told, so that a build with -W stops."
+    words = {"toggle", "copybtn", "highlight", "text_html", "only-dark", "cell", "viewcode-link", "new"}
+    css = """.toggle:has(:focus-visible) b, .toggle { top: 0 } div.highlight:has(button.copybtn) { top: 1px }
+        @media print { .text_html:not(:has(table.dataframe)) { top: 2px } } .only-dark~figcaption, .only-dark { top: 3px }
+        div.cell:has(> *:nth-child(2)) b, a:has(.viewcode-link) { top: 4px } .cell:not(:has(.highlight)) { top: 5px }"""
+    assert [line.split("{")[0] for line in bundle.trimmed(css, words).split("\n")] == [
+        ".toggle:focus-within b,.toggle", ":is(div.cell_input, div.highlight-bash) div.highlight", "@media print", ".only-dark"]
+    assert ".text_html{top: 2px}" in bundle.trimmed(css, words) and not caplog.records
+    bundle.trimmed(".new:has(b) { top: 0 }", words)
+    assert len(caplog.records) == 1 and ".new:has(b)" in caplog.text
+
+
+def test_the_front_page_has_room_for_two_columns():
+    "Once, and no other page."
+    around = '<div class="bd-article-container"><article>{}</article></div>'
+    wide = page.roomy(around.format('<div class="front docutils container">'))
+    assert wide.count('class="bd-article-container front-page"') == 1 and page.roomy(wide) == wide
+    assert page.roomy(around.format("<p>front</p>")) == around.format("<p>front</p>")
 
 
 def test_an_image_keeps_its_place(tmp_path):

@@ -20,6 +20,9 @@ from chapters import read
 from web.fetch import CDN, fetch
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "book" / "_ext"))
+from annotated_bundle import COMMENT, GROUPS, blocks  # noqa: E402
+
 HTML = ROOT / "_build" / "html"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
@@ -410,6 +413,45 @@ def test_a_page_asks_for_one_stylesheet_and_one_script_of_the_theme():
         assert len(page.select("link[rel=stylesheet]")) == 1, name
         scripts = [e for e in page.select("script[src]") if not re.search("explorers/|searchtools|language_data|searchindex|mathjax", e["src"])]
         assert len(scripts) == 1 and all(e.has_attr("defer") for e in page.select("script[src]")), name
+
+
+def asking(css: str) -> list[str]:
+    "The selectors of a stylesheet that ask what is inside of an element, where a page is read on a screen."
+    out = []
+    for prelude, inside in blocks(COMMENT.sub("", css)):
+        if inside is not None and prelude.startswith(GROUPS) and "print" not in prelude:
+            out += asking(inside)
+        elif ":has(" in prelude:
+            out.append(prelude)
+    return out
+
+
+def test_no_rule_asks_for_the_inside_of_an_element():
+    """On a slow processor a browser takes longer than a frame to ask such rules again, at each move of a slider.
+
+    For print it asks once.
+    """
+    css = (built() / "_static" / "styles.css").read_text(encoding="utf-8")
+    assert css.count("{") > 1000 and not asking(css)
+    assert asking("a:has(b) {} @media screen { c:not(:has(d)) {} } @media print { e:has(f) {} }") == ["a:has(b)", "c:not(:has(d))"]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_figure_is_seen_once_with_its_caption(browser, site, theme):
+    "In its theme's version, with scripts, which put it into a box that enlarges, and without them."
+    for scripts in (True, False):
+        context = browser.new_context(viewport=WIDE, java_script_enabled=scripts)
+        page = context.new_page()
+        page.goto(f"{site}/notebooks/02-attention.html", wait_until="load")
+        if scripts:
+            page.evaluate("theme => document.documentElement.dataset.theme = theme", theme)
+        kinds = [f"figure :is(.only-light, .only-dark) >> visible={sight}" for sight in ("true", "false")]
+        shown, hidden = (page.locator(kind).evaluate_all("all => all.map(e => e.className)") for kind in kinds)
+        seen = theme if scripts else "light"
+        assert shown and all(f"only-{seen}" in name for name in shown), shown
+        assert not [name for name in hidden if f"only-{seen}" in name], hidden
+        assert page.locator("figure:has(.only-light) figcaption >> visible=false").count() == 0
+        context.close()
 
 
 # What a browser leaves out of sight, and what stands out of a section whose sides a narrow page cuts.

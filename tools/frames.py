@@ -71,7 +71,7 @@ def measured(browser, address: str, slower: float, wanted: set[str]) -> list[dic
     page.add_init_script(WATCH)
     page.goto(address, wait_until="load")
     wire = page.context.new_cdp_session(page)
-    wire.send("Performance.enable")
+    wire.send("Performance.enable", {"timeDomain": "threadTicks"})
     wire.send("Emulation.setCPUThrottlingRate", {"rate": slower})
     rows = []
     for host, index, label in page.evaluate(CONTROLS):

@@ -65,8 +65,36 @@ def possible(selector: str, words: set[str]) -> bool:
     return all(name in words or name.startswith("bs-") for name in told)
 
 
+# A rule that asks what is inside of an element, by :has(), is asked again of the whole page at every change of it: on a slow
+# processor that alone takes longer than a frame. The theme's are asked otherwise, or not at all where they show nothing here.
+INSTEAD = (
+    (":has(:focus-visible)", ":focus-within"),
+    ("div.highlight:has(button.copybtn)", ":is(div.cell_input, div.highlight-bash) div.highlight"),  # as copybutton_selector
+    (":not(:has(table.dataframe))", ""),  # the book prints none
+)
+DROPPED = (
+    "~figcaption",  # both versions of a figure have one caption
+    "a:has(.viewcode-link)",  # no page has such a link
+    ":not(:has(.highlight))",  # every output of these kinds is highlighted
+    ":has(+ details.below-input)",  # cells are folded from above
+    "div.cell:has(> *:nth-child(2))",  # round corners of boxes without a ground or a border
+)
+
+
+def cheaper(selector: str) -> str | None:
+    "A selector of the theme's without :has(); None where its rule can go."
+    selector = " ".join(selector.split())
+    for asked, instead in INSTEAD:
+        selector = selector.replace(asked, instead)
+    if any(asked in selector for asked in DROPPED):
+        return None
+    if ":has(" in selector:
+        log.warning("the theme has a new rule that asks for an element's inside: %s", selector)
+    return selector
+
+
 def trimmed(css: str, words: set[str]) -> str:
-    "A stylesheet without the rules that match nothing where only these words are classes or names."
+    "A stylesheet without the rules that match nothing where only these words are classes or names, and without :has()."
     out = []
     for prelude, inside in blocks(COMMENT.sub("", css)):
         if inside is None:
@@ -76,7 +104,7 @@ def trimmed(css: str, words: set[str]) -> str:
                 out.append(f"{prelude}{{{rules}}}")
         elif prelude.startswith("@"):
             out.append(f"{prelude}{{{inside.strip()}}}")
-        elif kept := [one for one in selectors(prelude) if possible(one, words)]:
+        elif kept := [plain for one in selectors(prelude) if possible(one, words) and (plain := cheaper(one))]:
             out.append(f"{','.join(kept)}{{{' '.join(inside.split())}}}")
     return "\n".join(out)
 

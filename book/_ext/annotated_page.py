@@ -91,8 +91,10 @@ class Typesetter:
         "A formula in place; a comma behind it stays on its line."
         markup = [self.html[found[2] + piece] for piece in pieces(found)]
         if found[2] == "[":
-            on = [' class="on"' if re.match(r"[=+]|\\times", piece) else "" for piece in pieces(found)]
-            markup = ['<span class="parts">', *(f"<span{c}>{part}</span>" for c, part in zip(on, markup)), "</span>"]
+            on = [bool(re.match(r"[=+]|\\times", piece)) for piece in pieces(found)]
+            kinds = [f"{'on ' * here}{'cut' * after}".strip() for here, after in zip(on, (*on[1:], False))]
+            markup = ['<span class="parts">', *(f'<span class="{kind}">{part}</span>' if kind else f"<span>{part}</span>"
+                                                for kind, part in zip(kinds, markup)), "</span>"]
         typeset = f"{found[1]}{''.join(markup)}</{found[4]}>"
         return f'<span class="together">{typeset}{found[5]}</span>' if found[5] and found[4] == "span" else typeset + found[5]
 
@@ -129,7 +131,7 @@ def drawn(page: str, known: dict[str, tuple[str, str, str]]) -> str:
 
 # ---------------------------------------------------------------- code
 
-CODE = re.compile(r'(<div class="(output \w+ )?highlight-(?:python|js|bash|html|myst-ansi) notranslate"><div class="highlight"><pre>)<span></span>(.*?)(</pre>)', re.S)
+CODE = re.compile(r'(<div class="(output \w+ )?highlight-(?:python|js|bash|html|myst-ansi) notranslate"><div class="highlight"><pre)><span></span>(.*?)(</pre>)', re.S)
 COLUMNS = re.compile(r"\S {2,}\S")
 
 
@@ -147,7 +149,7 @@ def lined(page: str) -> str:
     def block(found: re.Match) -> str:
         if found[2] and COLUMNS.search(text(found[3])):
             return found[0]
-        return found[1] + "".join(line(code) for code in re.findall(r".*\n|.+", found[3])) + found[4]
+        return f'{found[1]} class="lined">' + "".join(line(code) for code in re.findall(r".*\n|.+", found[3])) + found[4]
     return CODE.sub(block, page)
 
 
@@ -172,7 +174,7 @@ def tall(part: str) -> int:
     pictures, cells = len(re.findall(r"<(?:svg|img)\b", part)), part.count('<div class="cell ')
     part = UNSEEN.sub("", part)
     code = sum(max(1, -(-len(re.sub("<[^>]*>", "", line)) // CODE_SIGNS)) for line in re.findall(r'<span class="ln".*?\n', part))
-    text = re.sub(r"<pre>.*?</pre>|</?(?:a|code|em|span|strong|mjx-[\w-]+)\b[^>]*>", "", part, flags=re.S)
+    text = re.sub(r"<pre\b.*?</pre>|</?(?:a|code|em|span|strong|mjx-[\w-]+)\b[^>]*>", "", part, flags=re.S)
     prose = sum(-(-len(words) // SIGNS) for words in re.findall(r">([^<>]+)<", text) if words.strip())
     return LINE * prose + CODE_LINE * code + CELL * cells + PICTURE * pictures
 
@@ -212,6 +214,12 @@ def lighter(page: str, search: bool) -> str:
         page = SEARCH.sub("", page)
     once = iter([True])
     return VIEWPORT.sub(lambda found: found[0] if next(once, False) else "", page)
+
+
+def roomy(page: str) -> str:
+    "A page whose article is wider where it begins with the front page's two columns."
+    narrow = '<div class="bd-article-container">'
+    return page.replace(narrow, narrow.replace('">', ' front-page">')) if '<div class="front ' in page else page
 
 
 def hardened(page: str) -> str:
@@ -303,7 +311,7 @@ def finish(app, error) -> None:
     texts = {path: path.read_text(encoding="utf-8") for path in paths}
     new = {}
     for path, text in texts.items():
-        text = measured(plainer(lined(lighter(hardened(drawn(text, known)), search=path.name == "search.html"))))
+        text = measured(plainer(lined(lighter(roomy(hardened(drawn(text, known))), search=path.name == "search.html"))))
         new[path] = faces(themed(spaced(text, path.parent), path.parent), up(app, path))
     new = bundle(typeset(app, new), out / "_static", Path(app.doctreedir) / "bundle.json")
     for path in paths:

@@ -104,6 +104,7 @@ function enlarging() {
     button.onclick = () => open(picture);
     const box = document.createElement("span");
     box.className = "zoomed";
+    for (const theme of ["only-light", "only-dark"]) box.classList.toggle(theme, picture.classList.contains(theme));
     picture.replaceWith(box);
     box.append(picture, button);
     picture.addEventListener("click", () => open(picture));

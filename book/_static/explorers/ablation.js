@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-  const { el, svg, canvas, choice, table, fitted, words, once } = globalThis.annotated;
+  const { el, svg, renew, canvas, choice, table, fitted, words, once } = globalThis.annotated;
   const MEASURES = {
     ppl: { name: "perplexity", axis: "log perplexity − base's; less is better", digits: 2, form: Math.log, better: -1 },
     bleu: { name: "BLEU", axis: "BLEU − base's; more is better", digits: 2, form: Number, better: 1 },
@@ -102,7 +102,7 @@
         el("span", { class: "layer" }, row.name, el("small", {}, row.shown ? `ours: ${row.shown}` : `ours: ${row.n} seeds`)),
         words(row.published, key === "ppl" ? 2 : 1), signed(row.paper), words(row.value, key === "ppl" ? 2 : 1), signed(row.ours),
       ]);
-      numbers.replaceChildren(table([name, "paper's", "− base", "ours", "− base"], lines));
+      renew(numbers, table([name, "paper's", "− base", "ours", "− base"], lines));
       const count = (shown) => rows.filter((row) => row.shown === shown).length;
       say(`Rows ${group} by ${name}: ours are better than base in ${count("better")}, worse in ${count("worse")}, undecided in ${count("undecided")}`);
       redraw();

@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { el, button, field, table, words } = globalThis.annotated;
+  const { el, renew, button, field, table, words } = globalThis.annotated;
   const ORDERS = [1, 2, 3, 4];
   const START = ["ich weiß dass der Hund die Katze sieht", "ich weiß dass der Hund der Katze"];
   // what Python's str.split() cuts at, and sacreBLEU with it
@@ -73,7 +73,7 @@
       const now = score(output, reference);
       const names = el("span", { class: "column names" }, el("span", { class: "word" }, "n = 1"),
         [2, 3, 4].map((n) => el("span", { class: "lanes" }, `n = ${n}`)));
-      seen.replaceChildren(
+      renew(seen,
         el("p", { class: "label" }, "reference"),
         el("div", { class: "line" }, reference.map((word) => box(word, "neutral"))),
         el("p", { class: "label" }, "output"),
@@ -83,7 +83,7 @@
         const counted = `${order.shared || order.given} of ${order.possible}`;
         return [`n = ${i + 1}`, order.given ? el("strong", {}, counted, " *") : counted, `${order.clipped}`, words(order.precision, 3)];
       });
-      numbers.replaceChildren(
+      renew(numbers,
         table(["", "count", "clipped", "precision"], rows),
         table(["factor", "value"], [
           [now.c < now.r ? `brevity exp(1 − ${now.r}/${now.c})` : `brevity, ${now.c} words for ${now.r}`, words(now.brevity, 3)],

@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { el, svg, canvas, slider, choice, table, fitted, path, plot, scientific, words, once } = globalThis.annotated;
+  const { el, svg, renew, canvas, slider, choice, table, fitted, path, plot, scientific, words, once } = globalThis.annotated;
   const NAMES = [
     "self-attention", "recurrent", "convolutional", "convolutional (dilated)", "convolutional (separable)",
     "self-attention (restricted)",
@@ -99,7 +99,7 @@
         const named = el("span", { class: "layer" }, name, el("small", {}, swatch(i), " ", now.formula[i]), level);
         return [named, now.operations[i] === least ? el("strong", {}, operations) : operations, short(now.sequential[i]), short(now.path[i])];
       });
-      numbers.replaceChildren(table(["layer", "operations", "in a row", "path"], rows));
+      renew(numbers, table(["layer", "operations", "in a row", "path"], rows));
       const cheapest = NAMES.filter((_, i) => now.operations[i] === least).join(" and ");
       say(`Fewest operations: ${cheapest}, ${whole(least)}; self-attention ${whole(now.operations[0])}, recurrent ${whole(now.operations[1])}`);
       redraw();

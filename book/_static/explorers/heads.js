@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { dot, softmax, matmul, random, normal, shade, words, el, svg, canvas, once, slider, choice, table, explorer } = globalThis.annotated;
+  const { dot, softmax, matmul, random, normal, shade, words, el, svg, renew, canvas, once, slider, choice, table, explorer } = globalThis.annotated;
   const WORDS = "the dog sees the cat".split(" "), T = WORDS.length, D = 12; // d_model
   const next = random(11);
   const wide = (n) => Array.from({ length: n }, () => Array.from({ length: D }, () => Math.round(10 * normal(next)) / 10));
@@ -79,7 +79,7 @@
       }));
       frame.setAttribute("y", MAP + 20 + t * 26);
       shape.textContent = `(T, d_model) = (${T}, ${D}) → (h, T, d_k) = (${h}, ${T}, ${d}) → weights (${h}, ${T}, ${T}) → joined (${T}, ${D}) → times W_O (${T}, ${D})`;
-      numbers.replaceChildren(table([`feature of ${WORDS[t]}`, 0, 1, 2, 3], [
+      renew(numbers, table([`feature of ${WORDS[t]}`, 0, 1, 2, 3], [
         [`head ${head + 1} × its rows of W_O`, share], ["all heads, the sum", output[t]]].map(([name, row]) => [name, ...row.slice(0, 4).map((v) => words(v))])));
       say(`Head ${head + 1} of ${h} has ${d} of ${D} columns; ${WORDS[t]} looks most at ${WORDS[weights[head][t].indexOf(Math.max(...weights[head][t]))]}.`);
     }

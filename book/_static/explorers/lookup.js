@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { dot, softmax, clamp, words, el, svg, canvas, once, slider, choice, drag, table, explorer } = globalThis.annotated;
+  const { dot, softmax, clamp, words, el, svg, renew, canvas, once, slider, choice, drag, table, explorer } = globalThis.annotated;
   const SIDE = 174, MIDDLE = SIDE / 2, UNIT = 26, REACH = 3; // of one plane, in units of the drawing
   const START = {
     q: [[1.6, 1.2]],
@@ -92,7 +92,7 @@
       output.setAttribute("cy", y);
       outputName.setAttribute("x", clamp(x - 11, SIDE + 72, 2 * SIDE + 8));
       outputName.setAttribute("y", clamp(y - 3, 34, SIDE + 14));
-      numbers.replaceChildren(table(["", "q · k", "score", "weight"], products.map((product, i) =>
+      renew(numbers, table(["", "q · k", "score", "weight"], products.map((product, i) =>
         [`k${i + 1}, v${i + 1}`, words(product), words(scores[i]), words(weights[i])])));
       const most = weights.indexOf(Math.max(...weights));
       say(`Key ${most + 1} has the largest weight, ${words(weights[most])}; the output is ${words(mean[0])}, ${words(mean[1])}.`);

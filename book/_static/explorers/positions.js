@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { dot, words, el, svg, canvas, once, slider, choice, table, explorer } = globalThis.annotated;
+  const { dot, words, el, svg, renew, canvas, once, slider, choice, table, explorer } = globalThis.annotated;
   const LENGTH = 64, CLOCKS = 8; // positions shown; clocks of as many pairs, evenly spaced
   const LEFT = 24, STEP = 5.25, MAP = [20, 110], PRODUCT = [160, 76], WAVE = [268, 44], HANDS = 358, RADIUS = 18;
 
@@ -104,7 +104,7 @@
       alike.show(`inner product of p with every position, ÷ ${d_model / 2}`, (pos) => dot(rows[p], rows[pos]) / (d_model / 2), places);
       wave.show(`wave of pair ${pairOf(which.value)}: sin(ω pos), ω = ${words(speed, 4)}`, (pos) => Math.sin(speed * pos), places);
       clocks.forEach((one, i) => one.show(pairOf(i), i === which.value, rate(pairOf(i), d_model), places));
-      numbers.replaceChildren(
+      renew(numbers,
         table(["position", p, p + k], [["sin", Math.sin], ["cos", Math.cos]].map(([name, f]) =>
           [`${name}, pair ${pairOf(which.value)}`, ...[p, p + k].map((pos) => words(f(speed * pos)))])),
         el("p", { class: "equal" }, `PE(${p}) · PE(${p + k}) = ${words(found)}, and Σ cos(${k} ω) = ${words(product(k, d_model))}. `

@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { el, svg, canvas, slider, button, table, fitted, path, plot, scientific, words, once } = globalThis.annotated;
+  const { el, svg, renew, canvas, slider, button, table, fitted, path, plot, scientific, words, once } = globalThis.annotated;
   const PAPER = { d_model: 512, warmup: 4000 };
   const STEPS = 100000; // of the paper's base model
   const WIDTHS = [64, 128, 256, 512, 1024, 2048];
@@ -64,7 +64,7 @@
         const lower = n < at.warmup ? "rising" : n > at.warmup ? "falling" : "both";
         return [name, whole(n), scientific(learningRate(n, at)), lower];
       };
-      numbers.replaceChildren(table(["", "step", "rate", "lower curve"], [
+      renew(numbers, table(["", "step", "rate", "lower curve"], [
         row("first", 1), row("peak", at.warmup), row("read", step), row("last", STEPS)]));
       say(`Peak ${scientific(learningRate(at.warmup, at))} in step ${whole(at.warmup)}; step ${whole(step)}: ${scientific(learningRate(step, at))}`);
       redraw();

@@ -75,6 +75,30 @@
   /** The same for what stands inside an SVG. */
   const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
+  /** Make a node like `next`, or let `next` take its place where it is of another kind. */
+  function become(node, next) {
+    if (node.nodeName !== next.nodeName) node.replaceWith(next);
+    else if (node.nodeType === Node.TEXT_NODE) {
+      if (node.data !== next.data) node.data = next.data;
+    } else {
+      if (!node.matches(".readings")) { // what `scrolled` has told the keyboard stays
+        for (const { name } of [...node.attributes]) if (!next.hasAttribute(name)) node.removeAttribute(name);
+        for (const { name, value } of next.attributes) if (node.getAttribute(name) !== value) node.setAttribute(name, value);
+      }
+      renew(node, ...next.childNodes);
+    }
+  }
+
+  /**
+   * box.replaceChildren(...nodes), for a drawing or a table that changes while one drags: what is the same stays, since
+   * to style and lay out new elements takes a browser longer than to make them. Listeners of `nodes` are lost.
+   */
+  function renew(box, ...nodes) {
+    const old = [...box.childNodes];
+    box.append(...nodes.slice(old.length));
+    old.forEach((node, i) => (i < nodes.length ? become(node, nodes[i]) : node.remove()));
+  }
+
   /** A drawing of the book's vocabulary (drawing.css has its classes), scaled to its column; the label is words, or { group: words }. */
   function canvas(width, height, label, ...children) {
     const role = label.group ? "group" : "img"; // a group's parts are touched one by one
@@ -98,12 +122,12 @@
     };
   }
 
-  /** A drawing whose units are pixels: draw(width) makes it, now and whenever its column changes; `redraw` asks for it. */
+  /** A drawing whose units are pixels: draw(width) makes it, now and whenever its column changes; `redraw` asks for it. No listeners. */
   function fitted(draw, most = 672) {
     const box = el("div", { class: "fitted" });
     let width = 0;
     box.redraw = () => {
-      if (width) box.replaceChildren(draw(width));
+      if (width) renew(box, draw(width));
     };
     new ResizeObserver(() => {
       const now = Math.round(clamp(box.clientWidth, 260, most));
@@ -165,8 +189,9 @@
     const output = el("output", { for: id }, show(value));
     const input = el("input", { type: "range", id, min, max, step, value });
     const told = () => {
-      output.textContent = show(input.valueAsNumber);
-      input.setAttribute("aria-valuetext", output.textContent);
+      const text = output.firstChild; // its words change: a new node would be styled, too
+      text.data = show(input.valueAsNumber);
+      input.setAttribute("aria-valuetext", text.data);
     };
     input.addEventListener("input", () => {
       told();
@@ -290,9 +315,9 @@
         const kept = el("div", { class: "still" });
         kept.append(...this.childNodes);
         const root = el("div", { class: "explorer", role: "group", "aria-label": title });
-        const live = el("p", { class: "told", "aria-live": "polite" });
+        const live = el("p", { class: "told", "aria-live": "polite" }, "");
         try {
-          build(root, (text) => (live.textContent = text), { host: this, still: kept });
+          build(root, (text) => (live.firstChild.data = text), { host: this, still: kept });
         } catch (error) {
           this.append(...kept.childNodes); // the still is better than half an explorer
           throw error;
@@ -306,7 +331,7 @@
   }
 
   const shared = {
-    dot, softmax, matmul, random, normal, clamp, words, scientific, el, svg, canvas, shade, once, still,
+    dot, softmax, matmul, random, normal, clamp, words, scientific, el, svg, renew, canvas, shade, once, still,
     fitted, path, plot,
     slider, choice, toggle, button, field, drag, table, explorer,
   };

@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { el, svg, canvas, slider, button, table, fitted, softmax, words, once } = globalThis.annotated;
+  const { el, svg, renew, canvas, slider, button, table, fitted, softmax, words, once } = globalThis.annotated;
   const TOKENS = ["der", "Hund", "Katze", "sieht", "eos"];
   const RIGHT = 1;
   const START = { eps: 0.1, logits: [0.5, 3, 1.5, 0, -0.5] };
@@ -72,7 +72,7 @@
 
     function show() {
       const { loss, right, floor } = now();
-      numbers.replaceChildren(table(["in nats", ""], [
+      renew(numbers, table(["in nats", ""], [
         [el("strong", {}, "loss"), el("strong", {}, words(loss, 3))],
         [`the right word, ${TOKENS[RIGHT]}`, words(right, 3)],
         ["the other four", words(loss - right, 3)],

@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { softmax, random, normal, words, el, svg, canvas, once, slider, button, table, explorer } = globalThis.annotated;
+  const { softmax, random, normal, words, el, svg, renew, canvas, once, slider, button, table, explorer } = globalThis.annotated;
   const WORDS = ["the", "dog", "sees", "the", "cat"]; // a key for each
   const DRAWS = 64, WIDEST = 10; // queries over which the numbers are means; d_k is 2 ** WIDEST at most
   const FEATURES = 32; // of all vectors, drawn in one frame
@@ -73,7 +73,7 @@
       const divided = plain.map((row) => row.map((x) => x / Math.sqrt(d_k)));
       [plain, divided].forEach((rows, i) => panels[i].show(softmax(rows[0])));
       const [a, b] = [summary(plain), summary(divided)];
-      numbers.replaceChildren(table(["", "not divided", "divided"], [
+      renew(numbers, table(["", "not divided", "divided"], [
         ["spread of the scores", words(a.spread), words(b.spread)],
         ["largest of five weights", words(a.largest), words(b.largest)],
         ["Σ w(1 − w), what learning sees", words(a.slope), words(b.slope)],

@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { dot, softmax, random, normal, clamp, words, el, svg, canvas, once, slider, choice, toggle, table, explorer } = globalThis.annotated;
+  const { dot, softmax, random, normal, clamp, words, el, svg, renew, canvas, once, slider, choice, toggle, table, explorer } = globalThis.annotated;
   const T = 5, D = 16, D_FF = 32, EPS = 1e-6, DEEPEST = 16; // positions, features, width of the network, epsilon, layers
   const ORDERS = { after: "after the sum", before: "before the sub-layer", none: "nowhere" };
 
@@ -161,7 +161,7 @@
         part.setAttribute("visibility", on ? "visible" : "hidden");
       }
       const linear = kind.value === "likeness", ticks = linear ? [0, 0.5, 1] : [-6, -3, 0, 3, 6];
-      axis.replaceChildren(...ticks.flatMap((tick) => {
+      renew(axis, ...ticks.flatMap((tick) => {
         const y = up(linear ? tick : 10 ** tick);
         const name = linear ? [String(tick)] : ["10", svg("tspan", { dy: -5, "font-size": 12.5 }, String(tick).replace("-", "\u2212"))];
         return [svg("line", { class: "rule", x1: LEFT, x2: LEFT + WIDE, y1: y, y2: y }), svg("text", { class: "soft", x: LEFT - 4, y: y + 5, "text-anchor": "end" }, ...name)];
@@ -174,10 +174,10 @@
       }
       cancelAnimationFrame(frame);
       frame = requestAnimationFrame(others);
-      dots.replaceChildren(...mine[kind.value].map((v, l) => svg("circle", { class: "obar", r: 3.5, cx: along(l), cy: up(v) })));
+      renew(dots, ...mine[kind.value].map((v, l) => svg("circle", { class: "obar", r: 3.5, cx: along(l), cy: up(v) })));
       const short = (v) => (v !== 0 && (v >= 1e4 || v < 0.01) ? v.toExponential(1).replace("-", "\u2212") : words(v));
       const at = [...new Set([0, Math.round(N / 2), N])];
-      numbers.replaceChildren(table(["layer", ...at], Object.entries(KINDS).map(([key, name]) => [name, ...at.map((l) => short(mine[key][l]))])));
+      renew(numbers, table(["layer", ...at], Object.entries(KINDS).map(([key, name]) => [name, ...at.map((l) => short(mine[key][l]))])));
       say(`${formula.textContent}: after ${N} layers the size is ${short(mine.size[N])}; the gradient at layer 0 is ${short(mine.gradient[0])}; the likeness is ${words(mine.likeness[N])}.`);
     }
     root.append(el("div", { class: "controls" }, residual, order), circuit, kind, el("div", { class: "controls" }, depth, scale),
