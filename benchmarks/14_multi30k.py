@@ -16,6 +16,7 @@ Writes OUT-SEED or OUT-tok-SEED: run.json, log.jsonl, scores.json, outputs.txt; 
 licence. Stopped, it goes on from the last checkpoint; a seed whose scores are there is not trained again.
 On a CPU, where chapter 14's update is appendix N's: --device cpu, or for a trial --device cpu --steps 20 --pairs 200.
 There --muon trains as appendix O does: fewer updates, with a rate that ends at 0, so few checkpoints are averaged.
+With --rates the rate is the best of several by the loss on the validation set after --trial updates (OUT-rates).
 """
 
 import argparse
@@ -24,7 +25,7 @@ import shutil
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -47,6 +48,7 @@ SIZES = {"N": 4, "d_model": 128, "d_ff": 256, "h": 4, "P_drop": 0.3}
 CORPUS = {"raw": "multi30k-en-de", "tok": "multi30k-en-de-tok"}
 SCORING = {"raw": {}, "tok": {"tokenize": "none"}}
 ALPHAS = (0.0, 0.3, 0.6, 1.0, 1.4, 1.8)
+TRIAL = 99  # the seed of trainings that choose a rate
 
 
 class Resampled:
@@ -99,32 +101,38 @@ def choose(model, vocabulary, folder, validation, options, how):
     }
 
 
-def one_seed(protocol, seed, options):
-    """Train and score; returns the scores."""
-    name = f"{options.out.name}-{seed}" if protocol == "raw" else f"{options.out.name}-{protocol}-{seed}"
-    folder = options.out.with_name(name)
-    if (folder / "scores.json").exists():
-        return read_json(folder / "scores.json")
-    work, began = options.work / name, time.monotonic()
+def prepared(protocol, work, options):
+    """The corpus, its vocabulary, and its training and validation pairs as identifiers."""
     work.mkdir(parents=True, exist_ok=True)
     corpus = load_corpus(CORPUS[protocol])
-    texts, validation = corpus.train[: options.pairs], corpus.validation[: options.pairs]
+    texts, validation, test = (part[: options.pairs] for part in (corpus.train, corpus.validation, corpus.test))
+    corpus = replace(corpus, train=texts, validation=validation, test=test)
     if not (work / "subwords.model").exists():
         Subwords.train([text for pair in texts for text in pair], options.vocab).save(work / "subwords.model")
     vocabulary = Subwords.load(work / "subwords.model")
-    pairs, held_out = ([(vocabulary.encode(a), vocabulary.encode(b)) for a, b in part] for part in (texts, validation))
-    config = replace(BASE, **SIZES, vocab=len(vocabulary), norm=options.norm)
-    recipe = Recipe(steps=options.steps, warmup=options.warmup, rate=options.rate, source_tokens=options.tokens,
-                    target_tokens=options.tokens, seed=seed, save_every=options.save_every, keep=1000,
-                    evaluate_every=options.save_every * 5, optimizer="muon" if options.muon else "adam")
+    encoded = [[(vocabulary.encode(a), vocabulary.encode(b)) for a, b in part] for part in (texts, validation)]
+    return corpus, vocabulary, *encoded
+
+
+def recipe_for(seed, rate, options):
+    return Recipe(steps=options.steps, warmup=options.warmup, rate=rate, source_tokens=options.tokens,
+                  target_tokens=options.tokens, seed=seed, save_every=options.save_every, keep=1000,
+                  evaluate_every=options.save_every * 5, optimizer="muon" if options.muon else "adam")
+
+
+def trained(data, config, recipe, work, options):
+    """The model after a training, its losses on the validation set on the way among the lines of its log."""
+    corpus, vocabulary, pairs, held_out = data
     budget = options.tokens, options.tokens
     cuda = torch.device(options.device).type == "cuda"
 
     def make(encoded):
-        return StaticBatches(encoded, *budget, seed) if cuda else Batches(encoded, *budget, seed)
+        kind = StaticBatches if cuda else Batches
+        return kind(encoded, *budget, recipe.seed)
 
-    batches = Prefetch(Resampled(texts, vocabulary, options.bpe_dropout, make) if options.bpe_dropout else make(pairs))
-    torch.manual_seed(seed)
+    dropped = options.bpe_dropout
+    batches = Prefetch(Resampled(corpus.train, vocabulary, dropped, make) if dropped else make(pairs))
+    torch.manual_seed(recipe.seed)
     model = Transformer(config)
     if cuda:
         model = fuse(model).to(options.device)
@@ -137,21 +145,61 @@ def one_seed(protocol, seed, options):
     def evaluate(model):
         return {"validation_loss": round(cross_entropy(model, check), 4)}
 
+    train(model, recipe, batches, work, evaluate, start)
+    return model, (work / "log.jsonl").read_text().rstrip()
+
+
+def name_of(protocol, what, options):
+    return f"{options.out.name}-{what}" if protocol == "raw" else f"{options.out.name}-{protocol}-{what}"
+
+
+def best_rate(protocol, options):
+    """The best of the rates by short trainings with a seed of their own; those that are missing are made now."""
+    name = name_of(protocol, "rates", options)
+    work = options.work / name
+    data = prepared(protocol, work, options)
+    config = replace(BASE, **SIZES, vocab=len(data[1]), norm=options.norm)
+    short = argparse.Namespace(**{**vars(options), "steps": options.trial, "save_every": options.trial,
+                                  "warmup": max(1, round(options.warmup * options.trial / options.steps))})
+    recipe = {**asdict(recipe_for(TRIAL, 1.0, short)), "rate": options.rates}
+    what = {"config": config, "recipe": recipe, "data": about_corpus(data[0])}
+    with Record.begin(options.out.with_name(name), free=("rate",), **what) as record:
+        scores = {"validation loss": {}, **record.scores}
+        tried = scores["validation loss"]
+        for rate in options.rates:
+            if str(rate) in tried:
+                continue
+            model, _ = trained(data, config, recipe_for(TRIAL, rate, short), work / str(rate), short)
+            check = list(token_batches(data[3], options.tokens, options.tokens))
+            tried[str(rate)] = round(cross_entropy(model, check), 4)
+            record.write_scores(scores)
+    return float(min(tried, key=tried.get))
+
+
+def one_seed(protocol, seed, rate, options):
+    """Train and score; returns the scores."""
+    name = name_of(protocol, seed, options)
+    folder = options.out.with_name(name)
+    if (folder / "scores.json").exists():
+        return read_json(folder / "scores.json")
+    work, began = options.work / name, time.monotonic()
+    data = corpus, vocabulary, *_ = prepared(protocol, work, options)
+    config = replace(BASE, **SIZES, vocab=len(vocabulary), norm=options.norm)
+    recipe = recipe_for(seed, rate, options)
     what = {"config": config, "recipe": recipe, "data": about_corpus(corpus)}
     with Record.begin(folder, free=("steps",), **what) as record:
-        prepared = time.monotonic() - began
-        train(model, recipe, batches, work, evaluate, start)
-        ended, log = time.monotonic(), (work / "log.jsonl").read_text().rstrip()
-        trained = json.loads(log.splitlines()[-1])["seconds"]  # of all sittings, where it was stopped and went on
+        before = time.monotonic() - began
+        model, log = trained(data, config, recipe, work, options)
+        ended = time.monotonic()
+        seconds = json.loads(log.splitlines()[-1])["seconds"]  # of all sittings, where it was stopped and went on
         how = SCORING[protocol]
-        chosen = choose(model, vocabulary, work, validation, options, how)
-        test = corpus.test[: options.pairs]
-        outputs = translate(model, vocabulary, test, options.beam, chosen["alpha"])
-        score, signature = bleu(outputs, [target for _, target in test], **how)
+        chosen = choose(model, vocabulary, work, corpus.validation, options, how)
+        outputs = translate(model, vocabulary, corpus.test, options.beam, chosen["alpha"])
+        score, signature = bleu(outputs, [target for _, target in corpus.test], **how)
         scores = {
-            "bleu": round(score, 2), "signature": signature, "corpus": CORPUS[protocol], "sentences": len(test),
-            "beam": options.beam, **chosen, "seconds of training": trained,
-            "seconds in all": round(prepared + trained + time.monotonic() - ended, 1),
+            "bleu": round(score, 2), "signature": signature, "corpus": CORPUS[protocol], "sentences": len(outputs),
+            "beam": options.beam, **chosen, "seconds of training": seconds,
+            "seconds in all": round(before + seconds + time.monotonic() - ended, 1),
         }
         record.write("log.jsonl", log + "\n")
         record.write("outputs.txt", "\n".join(outputs) + "\n")
@@ -174,6 +222,8 @@ def main():
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--warmup", type=int, default=2000)
     parser.add_argument("--rate", type=float, default=2.5, help="2.5 peaks at 0.005, the published recipe's rate")
+    parser.add_argument("--rates", type=float, nargs="+", default=[], help="the best of these, by short trainings")
+    parser.add_argument("--trial", type=int, default=500, help="updates of a training that chooses the rate")
     parser.add_argument("--tokens", type=int, default=4096, help="of each side in a batch")
     parser.add_argument("--save_every", type=int, default=200)
     parser.add_argument("--average", type=int, default=10, help="checkpoints")
@@ -184,9 +234,9 @@ def main():
     if options.muon and torch.device(options.device).type == "cuda":
         parser.error("--muon is for --device cpu: its updates are not recorded as graphs")
     for protocol in options.protocols:
-        found = []
+        found, rate = [], best_rate(protocol, options) if options.rates else options.rate
         for seed in options.seeds:
-            scores = one_seed(protocol, seed, options)
+            scores = one_seed(protocol, seed, rate, options)
             found.append(scores["bleu"])
             print(f"{protocol}, seed {seed}: BLEU {scores['bleu']} (validation {scores['validation']}), "
                   f"{scores['seconds in all']:.0f} seconds", flush=True)

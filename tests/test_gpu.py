@@ -646,6 +646,21 @@ def test_multi30k_trains_chooses_on_validation_and_scores_once(more, adam_or_muo
     assert len(rates) == 6 and (rates[5] < rates[4] / 1.5) == bool(more)  # Muon's ends at 0
 
 
+def test_multi30k_takes_the_rate_that_leaves_the_least_loss_and_goes_on_with_its_trials(program, tmp_path, monkeypatch, capsys):
+    module, call = program("14_multi30k")
+    monkeypatch.setattr(module, "load_corpus", lambda name: grammar_corpus(train=40, validation=5, test=3))
+    small = "--device cpu --steps 6 --warmup 2 --save_every 2 --average 2 --every 4 --vocab 330 --tokens 200 --seeds 1 --beam 2".split()
+    places = "--protocols", "tok", "--out", tmp_path / "m", "--work", tmp_path / "work"
+    call(*small, *places, "--trial", 3, "--rates", 0.001, 0.1)
+    made = scores_in(tmp_path / "m-tok-rates")["validation loss"]
+    assert made["0.1"] < made["0.001"]
+    trials = json.loads((tmp_path / "m-tok-rates/run.json").read_text())["recipe"]
+    assert (trials["seed"], trials["steps"], trials["warmup"], trials["rate"]) == (99, 3, 1, [0.001, 0.1])
+    assert json.loads((tmp_path / "m-tok-1/run.json").read_text())["recipe"]["rate"] == 0.1
+    monkeypatch.setattr(module, "train", lambda *given: pytest.fail("trained again"))
+    call(*small, *places, "--trial", 3, "--rates", 0.001, 0.1)
+
+
 @pytest.mark.parametrize("more, large", [([], "aten::mm"), (["--memory"], "aten::sub")])
 def test_a_profile_lists_time_or_memory(program, more, large, capsys):
     program("14_profile")[1](*"--preset tiny --vocab 997 --tokens 100 --device cpu --rows 400".split(), *more)
