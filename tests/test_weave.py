@@ -160,6 +160,7 @@ CHANGES = {
     "a script that none names": ("annotated/b.js", "let x;", False),
     "a record": ("results/run/scores.json", "[2]", True),
     "a record in a folder": ("results/other/new.json", "[2]", True),
+    "a page about a folder": ("results/other/README.md", "Three records.", False),
     "a docstring": ("annotated/b.py", '"""Doc."""\nfrom annotated.a import x\n\ny = x  # why\n', False),
     "another module": ("annotated/c.py", "z = 2\n", False),
     "another record": ("results/third/scores.json", "[2]", False),

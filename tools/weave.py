@@ -164,7 +164,9 @@ def attached(source: str) -> set[str]:
 
 
 def wanted(relative: Path) -> bool:
-    return relative.suffix in SOURCES and not any(part.startswith((".", "_")) for part in relative.parts)
+    """Whether a file of a folder that is named may be read; its page about the folder is for people."""
+    hidden = any(part.startswith((".", "_")) for part in relative.parts)
+    return relative.suffix in SOURCES and relative.name != "README.md" and not hidden
 
 
 def inputs(chapter: Chapter, root: Path) -> str:
