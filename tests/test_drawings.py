@@ -149,7 +149,7 @@ def test_a_drawing_becomes_a_part_of_the_page():
     svg = annotated_inline.inline(text_of(NAMES[0]), alt)
     root = ElementTree.fromstring(svg)
     assert root.get("role") == "img" and root.get("aria-label") == alt and root.get("class") == "drawing"
-    assert root.get("width") is None and root.get("viewBox")
+    assert root.get("width") is None and root.get("viewBox").endswith(root.get("style").removeprefix("--high:"))
     assert not {e.tag for e in root.iter()} & {f"{SVG}style", f"{SVG}title", f"{SVG}desc"}
     whole = ElementTree.fromstring(text_of(NAMES[0]))
     assert len(root.findall(f"{SVG}text")) == len(whole.findall(f"{SVG}text")) > 0
