@@ -29,6 +29,7 @@ def test_a_formula_is_cut_only_outside_groups():
     assert page.parts("a = b") == ["a = b"]
     long = r"\operatorname{score}(\text{hypothesis}) = \sum_{t=1}^{L} \log P(y_t \mid y_{<t}, x)" + r"\, z" * 4 + " = q"
     assert [part[:1] for part in page.parts(long)] == ["\\", "=", "="]
+    assert page.parts(rf"x = y, \quad {long}")[0] == "x = y,"  # a short one is whole, though the next is long
 
 
 def test_formulas_are_found_and_typeset(tmp_path):
