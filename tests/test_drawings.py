@@ -81,6 +81,21 @@ def test_words_are_large_enough_and_lie_where_they_should(made):
             assert apart, f"{one.words!r} lies on {other.words!r}"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_no_dot_and_no_box_is_cut_by_the_edge(name):
+    root = ElementTree.fromstring(text_of(name))
+    _, _, wide, high = map(float, root.get("viewBox").split())
+    for e in root.iter():
+        at = {key: float(e.get(key, 0)) for key in ("cx", "cy", "r", "x", "y", "width", "height") if "ground" not in e.get("class", "")}
+        if at and e.tag == f"{SVG}circle":
+            left, top, right, low = at["cx"] - at["r"], at["cy"] - at["r"], at["cx"] + at["r"], at["cy"] + at["r"]
+        elif at and e.tag == f"{SVG}rect":
+            left, top, right, low = at["x"], at["y"], at["x"] + at["width"], at["y"] + at["height"]
+        else:
+            continue
+        assert left >= 0 and top >= 0 and right <= wide and low <= high, (e.attrib, wide, high)
+
+
 def test_a_fault_of_layout_is_seen():
     c = canvas.Canvas("trial", 40, "A trial", "words")
     c.box(10, 10, 20, 20, "too long for it")
