@@ -81,6 +81,21 @@ def test_words_are_large_enough_and_lie_where_they_should(made):
             assert apart, f"{one.words!r} lies on {other.words!r}"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_no_dot_and_no_box_is_cut_by_the_edge(name):
+    root = ElementTree.fromstring(text_of(name))
+    _, _, wide, high = map(float, root.get("viewBox").split())
+    for e in root.iter():
+        at = {key: float(e.get(key, 0)) for key in ("cx", "cy", "r", "x", "y", "width", "height") if "ground" not in e.get("class", "")}
+        if at and e.tag == f"{SVG}circle":
+            left, top, right, low = at["cx"] - at["r"], at["cy"] - at["r"], at["cx"] + at["r"], at["cy"] + at["r"]
+        elif at and e.tag == f"{SVG}rect":
+            left, top, right, low = at["x"], at["y"], at["x"] + at["width"], at["y"] + at["height"]
+        else:
+            continue
+        assert left >= 0 and top >= 0 and right <= wide and low <= high, (e.attrib, wide, high)
+
+
 def test_a_fault_of_layout_is_seen():
     c = canvas.Canvas("trial", 40, "A trial", "words")
     c.box(10, 10, 20, 20, "too long for it")
@@ -149,7 +164,7 @@ def test_a_drawing_becomes_a_part_of_the_page():
     svg = annotated_inline.inline(text_of(NAMES[0]), alt)
     root = ElementTree.fromstring(svg)
     assert root.get("role") == "img" and root.get("aria-label") == alt and root.get("class") == "drawing"
-    assert root.get("width") is None and root.get("viewBox")
+    assert root.get("width") is None and root.get("viewBox").endswith(root.get("style").removeprefix("--high:"))
     assert not {e.tag for e in root.iter()} & {f"{SVG}style", f"{SVG}title", f"{SVG}desc"}
     whole = ElementTree.fromstring(text_of(NAMES[0]))
     assert len(root.findall(f"{SVG}text")) == len(whole.findall(f"{SVG}text")) > 0

@@ -29,6 +29,7 @@ def test_a_formula_is_cut_only_outside_groups():
     assert page.parts("a = b") == ["a = b"]
     long = r"\operatorname{score}(\text{hypothesis}) = \sum_{t=1}^{L} \log P(y_t \mid y_{<t}, x)" + r"\, z" * 4 + " = q"
     assert [part[:1] for part in page.parts(long)] == ["\\", "=", "="]
+    assert page.parts(rf"x = y, \quad {long}")[0] == "x = y,"  # a short one is whole, though the next is long
 
 
 def test_formulas_are_found_and_typeset(tmp_path):
@@ -153,8 +154,26 @@ def test_a_page_asks_for_one_stylesheet_and_one_script(tmp_path):
     assert old[0] != new[0] and old[1] == new[1]
 
 
+def test_the_themes_script_measures_no_box_at_the_end_and_names_no_map(tmp_path, caplog):
+    "A theme that does it in other words is told, so that a build with -W stops."
+    name = "scripts/pydata-sphinx-theme.js"
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / name).write_text(f"a();{bundle.ASKS};b()\n//# sourceMappingURL=theme.js.map\n")
+    assert bundle.script(tmp_path, name).strip() == "a();0;b()" and not caplog.records
+    (tmp_path / name).write_text("a();b()")
+    assert bundle.script(tmp_path, name) == "a();b()" and len(caplog.records) == 1
+
+
+def test_a_script_that_is_data_stays_where_it_stands():
+    "Sphinx and its extensions keep settings in one; as code it would stop the whole bundle."
+    data = '<script type="application/json">let toggle = {}</script>'
+    text, _, scripts, _ = bundle.parted(f"<head></head>{data}<script>let toggle = 1;</script>")
+    assert data in text and scripts == ["let toggle = 1;"]
+
+
 def test_pages_with_more_of_their_own_agree_on_one_order():
     assert bundle.merged([("a", "b", "e"), ("a", "e"), ("a", "c", "e", "f")]) == ["a", "b", "c", "e", "f"]
+    assert bundle.merged([("a", "b", "c", "d"), ("a", "d", "x")]) == ["a", "b", "c", "d", "x"]
 
 
 def test_the_theme_asks_for_the_inside_of_no_element(caplog):
@@ -162,7 +181,8 @@ def test_the_theme_asks_for_the_inside_of_no_element(caplog):
     words = {"toggle", "copybtn", "highlight", "text_html", "only-dark", "cell", "viewcode-link", "new"}
     css = """.toggle:has(:focus-visible) b, .toggle { top: 0 } div.highlight:has(button.copybtn) { top: 1px }
         @media print { .text_html:not(:has(table.dataframe)) { top: 2px } } .only-dark~figcaption, .only-dark { top: 3px }
-        div.cell:has(> *:nth-child(2)) b, a:has(.viewcode-link) { top: 4px } .cell:not(:has(.highlight)) { top: 5px }"""
+        div.cell:has(>
+        *:nth-child(2)) b, a:has(.viewcode-link) { top: 4px } .cell:not(:has(.highlight)) { top: 5px }"""
     assert [line.split("{")[0] for line in bundle.trimmed(css, words).split("\n")] == [
         ".toggle:focus-within b,.toggle", ":is(div.cell_input, div.highlight-bash) div.highlight", "@media print", ".only-dark"]
     assert ".text_html{top: 2px}" in bundle.trimmed(css, words) and not caplog.records

@@ -157,6 +157,23 @@ CLIPPED = """() => {
   return out;
 }"""
 
+# What print keeps on one page and takes more of it than 40 %: the page before may end that empty. A high drawing needs it for its words.
+PRINTED = re.compile(r"notebooks/(the-hour|\d\d-(?!.*-questions).*)\.html")  # as tools/pdf.py does
+WHOLE = """() => {
+  const out = [], page = (297 - 36) / 25.4 * 96;
+  const kept = s => s.breakInside === 'avoid' || /auto|scroll|hidden/.test(s.overflowX + s.overflowY);
+  const walk = e => {
+    const s = getComputedStyle(e), high = e.getBoundingClientRect().height;
+    if (s.display === 'none' || high <= .4 * page) return;
+    if (e.matches('img, svg, table') && s.breakInside === 'avoid' || s.display !== 'inline' && kept(s)) {
+      const drawn = [e, ...e.querySelectorAll('svg')].map(d => parseFloat(d.style.getPropertyValue('--high')) || 0);
+      if (high > 1.05 * Math.max(...drawn) * .18 / 25.4 * 96) out.push(Math.round(high / page * 100) + ' % of a page: ' + e.localName + ' ' + e.textContent.trim().slice(0, 50));
+    } else for (const child of e.children) walk(child);
+  };
+  walk(document.querySelector('.bd-article'));
+  return out;
+}"""
+
 CONTRAST = """() => {
   const parse = c => { const n = c.match(/[\\d.]+/g).map(Number); return c.startsWith('color(srgb') ? n.slice(0, 3).map(v => v * 255).concat(n[3] ?? 1) : n; };
   const over = ([r, g, b, a = 1], under) => a > .99 ? [r, g, b] : [r, g, b].map((v, i) => a * v + (1 - a) * under[i]);
@@ -226,6 +243,7 @@ def visit(browser, site):
         page.set_viewport_size({"width": 700, "height": 1000})  # A4 between its margins
         page.emulate_media(media="print")
         found["print"] = page.evaluate(CLIPPED)
+        found["whole"] = page.evaluate(WHOLE) if PRINTED.fullmatch(name) else []
         if axe:
             page.evaluate(PLAIN)  # before it is laid out once more
         page.emulate_media(media="screen")
@@ -320,6 +338,7 @@ KINDS = {
     "cut": "every formula whole at 360 pixels, and of 11 pixels at least",
     "folded": "code that needs no sideways scroll at 360 pixels",
     "print": "nothing clipped on paper, and no navigation there",
+    "whole": "on paper nothing is kept on one page that takes more of it than 40 %",
 }
 
 

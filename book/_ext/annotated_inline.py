@@ -22,8 +22,9 @@ def inline(svg: str, alt: str) -> str | None:
         return None
     svg = re.sub(r"<(style|title|desc)>.*?</\1>\n?", "", svg, flags=re.S)  # a title would pop up under the mouse
     opening, rest = svg.split(">", 1)
+    high = re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', opening)[1]  # print asks how far it may be made smaller
     opening = re.sub(r' (width|height)="[^"]*"', "", opening)
-    return f'{opening} aria-label="{escape(alt)}">{rest.strip()}'
+    return f'{opening} style="--high: {high}" aria-label="{escape(alt)}">{rest.strip()}'
 
 
 def resolve(app, doctree, docname: str) -> None:

@@ -29,20 +29,24 @@ log = logging.getLogger(__name__)
 FORMULA = re.compile(r'(<(?:span|div) class="[^"]*\bmath notranslate nohighlight\b[^"]*"[^>]*>(?:\s*<span class="eqno">.*?</span>)?)\s*\\([(\[])(.*?)\\[)\]]\s*</(span|div)>([,.;:!?)\u2019\u201d]*)', re.S)
 
 
-LONG = 90  # signs of TeX: on a line of its own, such a formula may be cut before a sign of relation as well
+LONG = 90  # signs of TeX: on a line of its own, a part as long as this may be cut before a sign of relation as well
+QUADS = (r"\qquad", r"\quad")
 
 
-def parts(tex: str) -> list[str]:
-    r"A displayed formula cut at each \quad that stands in no group: its parts may stand below each other on a narrow page."
+def parts(tex: str, signs: tuple[str, ...] = QUADS) -> list[str]:
+    r"""A displayed formula cut at each \quad that stands in no group: its parts may stand below each other on a narrow page.
+
+    Long parts are cut once more: a page breaks between two equations before it breaks within one.
+    """
     out, depth, last = [], 0, 0
     for found in re.finditer(r"\\q?quad(?![a-z])|\\left(?![a-z])|\\right(?![a-z])|\\begin|\\end|\\times|\\\W|[{}=+]", tex):
         sign = found[0]
         depth += {"{": 1, r"\left": 1, r"\begin": 1, "}": -1, r"\right": -1, r"\end": -1}.get(sign, 0)
-        relation = sign in ("=", "+", r"\times") and len(tex) > LONG
-        if depth == 0 and (sign in (r"\qquad", r"\quad") or relation):
+        if depth == 0 and sign in signs:
             out.append(tex[last:found.start()])
-            last = found.start() if relation else found.end()
-    return [part.strip() for part in (*out, tex[last:]) if part.strip()]
+            last = found.end() if sign in QUADS else found.start()
+    whole = [part.strip() for part in (*out, tex[last:]) if part.strip()]
+    return [cut for part in whole for cut in (parts(part, ("=", "+", r"\times")) if signs is QUADS and len(part) > LONG else [part])]
 
 
 def formulas(page: str) -> list[tuple[str, bool]]:

@@ -134,7 +134,7 @@ def three_words(c: Canvas) -> None:
     c.text(180, 318, "matrices of d × d, at each of n words", "small")
 
 
-@drawing("four-layers", 500, "Four kinds of layer, and the way from the first word to the last")
+@drawing("four-layers", 512, "Four kinds of layer, and the way from the first word to the last")
 def four_layers(c: Canvas) -> None:
     """Four panels of eight positions, inputs below and outputs above; thin lines are the connections, a thick line is
     a shortest way from the first position to the last. Self-attention: every input to every output, one layer, one
