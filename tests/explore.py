@@ -57,6 +57,11 @@ def page_with(folder: Path, name: str, inside: str = "<p>the still</p>", attribu
     return path.as_uri()
 
 
+def rest(page):
+    "Wait until an explorer shows what a change has done, and has said it: that it does when nothing changes for 150 ms."
+    page.wait_for_timeout(400)
+
+
 @pytest.fixture(scope="module")
 def browser():
     from playwright.sync_api import sync_playwright

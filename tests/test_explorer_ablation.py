@@ -7,7 +7,7 @@ import random
 import sys
 
 import pytest
-from explore import alive, browser, node, with_browser, with_node  # noqa: F401
+from explore import alive, browser, node, rest, with_browser, with_node  # noqa: F401
 from tangle import ROOT
 
 from annotated.variations import TABLE_3, _prediction_interval
@@ -143,6 +143,7 @@ def test_it_starts_with_the_heads_and_shows_the_rows_that_are_chosen(element, wi
     assert list(rows(page)) == ["base", *sorted(order, key=lambda name: expected[name][1])]
     count = [sum(shown == word for *_, shown in expected.values()) for word in ("better", "worse", "undecided")]
     told = "Rows all by BLEU: ours are better than base in {}, worse in {}, undecided in {}".format(*count)
+    rest(page)
     assert page.locator(".told").inner_text() == told
 
 

@@ -4,7 +4,7 @@ import math
 import random
 
 import pytest
-from explore import alive, browser, node, with_browser, with_node  # noqa: F401
+from explore import alive, browser, node, rest, with_browser, with_node  # noqa: F401
 
 from annotated.evaluation import bleu, bleu_counts
 
@@ -108,6 +108,7 @@ def test_it_starts_with_the_chapters_example_and_follows_an_edit(alive, width): 
         assert page.get_by_label("output").input_value() == text
         expected = bleu([text], [reference], tokenize="none")[0]
         assert numbers(page)[-1] == ["BLEU", f"{expected:.1f}"]
+        rest(page)
         assert page.locator(".told").inner_text().startswith(f"BLEU {expected:.1f}: ")
 
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 import torch
-from explore import alive, browser, node, with_browser, with_node  # noqa: F401
+from explore import alive, browser, node, rest, with_browser, with_node  # noqa: F401
 from tangle import ROOT
 from test_comparison import repeated
 from torch import nn
@@ -116,6 +116,7 @@ def test_at_a_ring_two_layers_cost_the_same():
 
 
 def rows(page):
+    rest(page)
     out = {}
     for row in page.locator(".readings tbody tr").all():
         name, *_ = row.locator(".layer").inner_text().split("\n")

@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from explore import alive, browser, node, with_browser, with_node  # noqa: F401
+from explore import alive, browser, node, rest, with_browser, with_node  # noqa: F401
 from tangle import ROOT
 
 from annotated.optimization import label_smoothed_loss, learning_rate, spread_over_all
@@ -17,6 +17,7 @@ STEPS = PAPER["training"]["base_steps"]
 
 
 def rows(page):
+    rest(page)
     return [row.split("\t") for row in page.locator(".readings tbody tr").all_inner_texts()]
 
 
@@ -189,3 +190,28 @@ def test_without_smoothing_the_loss_falls_on_and_with_it_there_is_a_floor(alive)
         assert eps == 0 and numbers[2] == numbers[3] == 0 and numbers == expected(eps, logits)
         losses.append(numbers[0])
     assert losses[0] > losses[1] > losses[2] > 0
+
+
+BURST = """async () => {
+  const root = document.querySelector('.explorer'), input = root.querySelector('input[type=range]');
+  const seen = () => root.querySelector('.readings').textContent;
+  const said = [], drawn = [], before = seen();
+  new MutationObserver((found) => said.push(...found)).observe(root.querySelector('.told'), { subtree: true, characterData: true, childList: true });
+  new MutationObserver(() => drawn.push(seen())).observe(root.querySelector('.readings'), { subtree: true, characterData: true, childList: true });
+  for (const share of [0.2, 0.9, 0.4, 0.8, 0.1]) {
+    input.value = Number(input.min) + share * (input.max - input.min);
+    input.dispatchEvent(new Event('input', { bubbles: true }));
+  }
+  await null; // observers have run
+  const early = drawn.length;
+  await new Promise((done) => setTimeout(done, 600));
+  return [early, drawn.length, said.length, seen() !== before];
+}"""
+
+
+@with_browser
+@pytest.mark.parametrize("name", ["rate", "smoothing", "costs", "spread", "positions", "stack", "heads"])
+def test_many_changes_in_one_frame_are_drawn_once_and_said_once(alive, name):  # noqa: F811
+    page = alive(name)
+    rest(page)
+    assert page.evaluate(BURST) == [0, 1, 1, True]

@@ -72,7 +72,7 @@ const rest = async (root) => { // the worker answers in turn, so that what was a
   await frame();
   await (await annotated.load("tatoeba-cpu")).translate("Dogs bark.", { beam: 1 });
   while (/working|Fetching/.test(root.textContent)) await frame();
-  await frame();
+  await new Promise((done) => setTimeout(done, 300)); // what has changed is said when it rests
 };
 const tell = (node, type, more = {}) => node.dispatchEvent(Object.assign(new Event(type, { bubbles: true, cancelable: true }), more));
 const ways = {

@@ -158,18 +158,19 @@ def inside(model, source, target):
     return seen
 
 
-def compare(model, script, texts, encode):
+def compare(model, script, texts, encode, options=None):
     "Every module's values in a trace of the page against Python's, over these texts; how many numbers and names there were."
     body = """
     const out = [];
-    for (const text of given) {
-      const { source, target, values } = await engine.trace(model, text);
+    for (const text of given.texts) {
+      const { source, target, values } = await engine.trace(model, text, given.options);
       const plain = Object.entries(values).map(([name, { shape, values }]) => [name, { shape, values: Buffer.from(values.buffer, values.byteOffset, values.byteLength).toString("base64") }]);
       out.push({ source, target, values: Object.fromEntries(plain) });
     }
     return out;"""
     numbers, names = 0, set()
-    for text, found in zip(texts, in_node(body, texts, script=script), strict=True):
+    given = {"texts": texts, "options": options or {}}
+    for text, found in zip(texts, in_node(body, given, script=script), strict=True):
         assert found["source"] == encode(text)
         shifted = [model.config.bos, *found["target"][:-1]]
         wanted = inside(model, torch.tensor([found["source"]]), torch.tensor([shifted]))
@@ -348,6 +349,22 @@ def test_of_a_long_sentence_the_beginning_is_read():
     assert in_node(body, EVERYDAY[0]) == [[*ids[:7], 2], len(ids) - 1 - 7]
 
 
+@with_node
+def test_of_a_very_long_text_only_a_hundred_letters_a_token_are_looked_at():
+    """What stands behind them is counted by its letters, and changes nothing else."""
+    body = """
+    const looked = [], encode = model.vocabulary.encode.bind(model.vocabulary);
+    model.vocabulary.encode = (text) => { looked.push(text.length); return encode(text); };
+    const of = async (text) => { const { source, cut } = await engine.translate(model, text, { longest: 3, maxLen: 1 }); return [source, cut]; };
+    return [await of(given), await of(given + "?".repeat(5)), await of(given.slice(0, -1)), looked];"""
+    text = ("Dogs bark. " * 30)[:300]
+    ids = reference("tatoeba-cpu").vocabulary.encode(text)[:-1]
+    whole, longer, shorter, looked = in_node(body, text)
+    assert whole == [[*ids[:3], 2], len(ids) - 3]
+    assert longer == [whole[0], whole[1] + 5]
+    assert shorter[0] == whole[0] and looked[0] == looked[1] == len(text.strip()) and looked[2] <= 299
+
+
 @functools.cache
 def with_all_heads():
     return in_node(BODY, {"texts": EVERYDAY[:6], "options": {"beam": 1}})
@@ -369,6 +386,35 @@ def test_a_head_that_is_off_contributes_nothing(without):
             stack.enter_context(without_head(translator.model, *place))
         same_outputs(found, wanted_of(translator, texts, 1))
     assert [score for *_, score in with_all_heads()] != [score for *_, score in found]
+
+
+@with_node
+@pytest.mark.parametrize("target", [{}, {"target": "Mein Bruder arbeitet hier."}], ids=["its own translation", "a given target"])
+@pytest.mark.parametrize("without", HEADS, ids=str)
+def test_a_trace_without_heads_is_that_of_python_without_them(without, target):
+    """A head that is off still has its weights, rows of sum 1; its output is 0, and all that comes after it knows."""
+    from contextlib import ExitStack
+
+    translator = reference("tatoeba-cpu")
+    with ExitStack() as stack:
+        for place in without:
+            stack.enter_context(without_head(translator.model, *place))
+        compare(translator.model, exported() / "models/tatoeba-cpu.js", EVERYDAY[:2], translator.vocabulary.encode,
+                {"without": without, **target})
+    body = """
+    const { values } = await engine.trace(model, given.text, given.options), of = (name) => [values[name].shape, [...values[name].values]];
+    return given.names.map((name) => [of(`${name}.weights`), of(`${name}.heads`)]);"""
+    names = {"encoder": "encoder.layers.{}.self_attention", "decoder": "decoder.layers.{}.self_attention",
+             "cross": "decoder.layers.{}.cross_attention"}
+    places = [(kind, layer) for kind in names for layer in (0, 1)]
+    found = in_node(body, {"text": EVERYDAY[0], "options": {"without": without, **target},
+                           "names": [names[kind].format(layer) for kind, layer in places]})
+    for (kind, layer), parts in zip(places, found, strict=True):
+        weights, heads = (torch.tensor(values).reshape(shape) for shape, values in parts)
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]), rtol=0, atol=1e-5)
+        off = {head for head in range(len(weights)) if [kind, layer, head] in without}
+        still = {head for head in range(len(weights)) if not heads.unflatten(1, (-1, 1)).reshape(len(heads), len(weights), -1)[:, head].any()}
+        assert still == off, (kind, layer)
 
 
 # ---- what is written

@@ -12,6 +12,7 @@ import json
 import re
 import statistics
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from page import HEIGHT, ROOT, opened, pages, served
@@ -38,7 +39,6 @@ DRAG = """async ([host, index, updates]) => {
   const frame = () => new Promise((done) => window.rawFrame(() => setTimeout(done)));
   const find = () => document.querySelector(host).querySelectorAll('.explorer :is(input[type=range], .handle)')[index];
   const costs = [];
-  document.querySelector(host).scrollIntoView();
   for (let i = 0; i < updates; i++) {
     await frame();
     const one = find(), [low, high] = [Number(one.min), Number(one.max)];
@@ -64,7 +64,7 @@ def metrics(wire) -> dict[str, float]:
     return {one["name"]: one["value"] for one in wire.send("Performance.getMetrics")["metrics"]}
 
 
-def measured(browser, address: str, slower: float, wanted: set[str]) -> list[dict]:
+def measured(browser, address: str, slower: float, wanted: set[str]) -> Iterator[dict]:
     "A row for each control of each explorer on a page."
     page = browser.new_page(viewport={"width": 1280, "height": HEIGHT}, reduced_motion="reduce")
     page.set_default_timeout(240_000)
@@ -73,19 +73,19 @@ def measured(browser, address: str, slower: float, wanted: set[str]) -> list[dic
     wire = page.context.new_cdp_session(page)
     wire.send("Performance.enable", {"timeDomain": "threadTicks"})
     wire.send("Emulation.setCPUThrottlingRate", {"rate": slower})
-    rows = []
     for host, index, label in page.evaluate(CONTROLS):
         name = host.removeprefix("annotated-")
         if wanted and name not in wanted:
             continue
+        page.evaluate("host => document.querySelector(host).scrollIntoView()", host)
+        page.wait_for_timeout(300)  # what comes into sight is laid out once, and is no part of an update
         before = metrics(wire)
         costs = page.evaluate(DRAG, [host, index, UPDATES])
         after = metrics(wire)
         style = sum(after[key] - before[key] for key in ("LayoutDuration", "RecalcStyleDuration"))
-        rows.append({"name": name, "control": label, "script ms": round(statistics.median(costs), 1),
-                     "style ms": round(1000 * style / UPDATES, 1)})
+        yield {"name": name, "control": label, "script ms": round(statistics.median(costs), 1),
+               "style ms": round(1000 * style / UPDATES, 1)}
     page.close()
-    return rows
 
 
 def main() -> int:

@@ -87,9 +87,9 @@
       return { key, group, all, rows: chosen(all, group, order) };
     };
     const drawing = fitted((room) => {
-      const { all, rows, key } = state();
-      return draw(room, all, rows, MEASURES[key]);
-    });
+      const box = el("div");
+      return { drawing: box, show: ({ all, rows, key }) => renew(box, draw(room, all, rows, MEASURES[key])) };
+    }, state);
     const redraw = once(drawing.redraw);
     const numbers = el("div");
 

@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { el, svg, renew, canvas, slider, choice, table, fitted, path, plot, scientific, words, once } = globalThis.annotated;
+  const { el, svg, set, write, renew, canvas, slider, choice, readings, fitted, path, plot, scientific, words, once } = globalThis.annotated;
   const NAMES = [
     "self-attention", "recurrent", "convolutional", "convolutional (dilated)", "convolutional (separable)",
     "self-attention (restricted)",
@@ -56,24 +56,40 @@
   const whole = (x) => (x < 1e6 ? words(x, 0) : scientific(x));
   const short = (x) => words(x, Number.isInteger(x) ? 0 : 1);
 
-  function draw(width, sizes, count) {
-    const at = (n) => count({ ...sizes, n });
+  /** The curves at one width; the frame is made anew where other powers of ten are needed. */
+  function curves(width) {
+    const frame = svg("g"), here = svg("path", { class: "wire dash" }), rings = svg("g");
+    const lines = NAMES.map((_, i) => svg("path", { class: `wire ${LINES[i]}` }));
+    const dots = NAMES.map((_, i) => svg("circle", { class: `dot ${LINES[i].startsWith("o") ? "o" : ""}`, r: 4 }));
+    const drawing = canvas(width, HEIGHT, "", frame, here, lines, dots, rings);
     const last = VALUES.n.at(-1);
-    const all = [...at(2).operations, ...at(last).operations].map(Math.log10);
-    const [low, high] = [Math.floor(Math.min(...all)), Math.ceil(Math.max(...all))];
-    const decades = [...Array(high - low + 1).keys()].map((i) => [10 ** (low + i), i % 2 ? "" : scientific(10 ** (low + i), 0).split(" ").at(-1)]);
-    const { frame, x, y } = plot({
-      width, height: HEIGHT, left: 44,
-      x: { from: 2, to: last, log: true, label: "words in the sentence, n", ticks: [2, 16, 128, 1024, 8192].map((n) => [n, words(n, 0)]) },
-      y: { from: 10 ** low, to: 10 ** high, log: true, label: "operations", ticks: decades },
-    });
-    const now = count(sizes), along = VALUES.n.map((n) => at(n).operations);
-    const curves = NAMES.map((_, i) => svg("path", { class: `wire ${LINES[i]}`, d: path(VALUES.n.map((n, j) => [x(n), y(along[j][i])])) }));
-    const rings = now.level.filter((n) => n >= 2 && n <= last).map((n) =>
-      svg("circle", { class: "ring", cx: x(n), cy: y(at(n).operations[0]), r: 6 }));
-    const label = `Operations of each layer over the length of the sentence, both in powers; at n = ${words(sizes.n, 0)} self-attention takes ${whole(now.operations[0])} and a recurrent layer ${whole(now.operations[1])}.`;
-    return canvas(width, HEIGHT, label, frame, svg("path", { class: "wire dash", d: `M${x(sizes.n)} ${y(10 ** low)}V${y(10 ** high)}` }),
-      curves, now.operations.map((value, i) => svg("circle", { class: `dot ${LINES[i].startsWith("o") ? "o" : ""}`, cx: x(sizes.n), cy: y(value), r: 4 })), rings);
+    let powers = "", x, y;
+
+    function scale(low, high) {
+      const decades = [...Array(high - low + 1).keys()].map((i) => [10 ** (low + i), i % 2 ? "" : scientific(10 ** (low + i), 0).split(" ").at(-1)]);
+      const made = plot({
+        width, height: HEIGHT, left: 44,
+        x: { from: 2, to: last, log: true, label: "words in the sentence, n", ticks: [2, 16, 128, 1024, 8192].map((n) => [n, words(n, 0)]) },
+        y: { from: 10 ** low, to: 10 ** high, log: true, label: "operations", ticks: decades },
+      });
+      [powers, x, y] = [`${low} ${high}`, made.x, made.y];
+      renew(frame, ...made.frame.childNodes);
+    }
+
+    function show([sizes, count]) {
+      const at = (n) => count({ ...sizes, n });
+      const all = [...at(2).operations, ...at(last).operations].map(Math.log10);
+      const [low, high] = [Math.floor(Math.min(...all)), Math.ceil(Math.max(...all))];
+      if (powers !== `${low} ${high}`) scale(low, high);
+      const now = count(sizes), along = VALUES.n.map((n) => [x(n), at(n).operations]);
+      set(here, { d: `M${x(sizes.n)} ${y(10 ** low)}V${y(10 ** high)}` });
+      lines.forEach((line, i) => set(line, { d: path(along.map(([place, operations]) => [place, y(operations[i])])) }));
+      dots.forEach((dot, i) => set(dot, { cx: x(sizes.n), cy: y(now.operations[i]) }));
+      renew(rings, ...now.level.filter((n) => n >= 2 && n <= last).map((n) =>
+        svg("circle", { class: "ring", cx: x(n), cy: y(at(n).operations[0]), r: 6 })));
+      set(drawing, { "aria-label": `Operations of each layer over the length of the sentence, both in powers; at n = ${words(sizes.n, 0)} self-attention takes ${whole(now.operations[0])} and a recurrent layer ${whole(now.operations[1])}.` });
+    }
+    return { drawing, show };
   }
 
   const swatch = (i) => svg("svg", { class: "drawing swatch", viewBox: "0 0 30 8", "aria-hidden": "true" }, svg("path", { class: `wire ${LINES[i]}`, d: "M1 4H29" }));
@@ -81,28 +97,33 @@
   function build(root, say) {
     const over = (name, label) => slider({
       label, min: 0, max: VALUES[name].length - 1, value: VALUES[name].indexOf(START[name]),
-      show: (i) => words(VALUES[name][i], 0), change: () => show(),
+      show: (i) => words(VALUES[name][i], 0), change: () => redraw(),
     });
     const sliders = { n: over("n", "n, words"), d: over("d", "d, width"), k: over("k", "k, kernel"), r: over("r", "r, neighbours") };
-    const kind = choice({ label: "numbers", options: { counted: "counted here", published: "Table 1, without factors" }, value: "counted", change: () => show() });
+    const kind = choice({ label: "numbers", options: { counted: "counted here", published: "Table 1, without factors" }, value: "counted", change: () => redraw() });
     const state = () => Object.fromEntries(Object.entries(sliders).map(([name, one]) => [name, VALUES[name][one.value]]));
-    const drawing = fitted((room) => draw(room, state(), KINDS[kind.value]));
-    const redraw = once(drawing.redraw);
-    const numbers = el("div");
+    const drawing = fitted(curves, () => [state(), KINDS[kind.value]]);
+    const redraw = once(show);
+    const numbers = readings();
+    const named = NAMES.map((name, i) => {
+      const formula = el("span"), level = i ? el("small") : null; // self-attention costs as much as itself everywhere
+      return { formula, level, cell: el("span", { class: "layer" }, name, el("small", {}, swatch(i), " ", formula), level) };
+    });
 
     function show() {
       const now = KINDS[kind.value](state());
       const least = Math.min(...now.operations);
-      const rows = NAMES.map((name, i) => {
+      const rows = NAMES.map((_, i) => {
         const operations = whole(now.operations[i]);
-        const level = now.level[i] === null ? null : el("small", {}, `ring at n = ${now.where[i]} = ${short(now.level[i])}`);
-        const named = el("span", { class: "layer" }, name, el("small", {}, swatch(i), " ", now.formula[i]), level);
-        return [named, now.operations[i] === least ? el("strong", {}, operations) : operations, short(now.sequential[i]), short(now.path[i])];
+        const { formula, level, cell } = named[i];
+        write(formula, now.formula[i]);
+        if (level) write(level, `ring at n = ${now.where[i]} = ${short(now.level[i])}`);
+        return [cell, now.operations[i] === least ? el("strong", {}, operations) : operations, short(now.sequential[i]), short(now.path[i])];
       });
-      renew(numbers, table(["layer", "operations", "in a row", "path"], rows));
+      numbers.show(["layer", "operations", "in a row", "path"], rows);
       const cheapest = NAMES.filter((_, i) => now.operations[i] === least).join(" and ");
       say(`Fewest operations: ${cheapest}, ${whole(least)}; self-attention ${whole(now.operations[0])}, recurrent ${whole(now.operations[1])}`);
-      redraw();
+      drawing.redraw();
     }
 
     root.append(el("div", { class: "sliders" }, Object.values(sliders)), kind, drawing,

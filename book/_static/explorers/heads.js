@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { dot, softmax, matmul, random, normal, shade, words, el, svg, renew, canvas, once, slider, choice, table, explorer } = globalThis.annotated;
+  const { dot, softmax, matmul, random, normal, shade, words, el, svg, set, write, canvas, once, slider, choice, readings, explorer } = globalThis.annotated;
   const WORDS = "the dog sees the cat".split(" "), T = WORDS.length, D = 12; // d_model
   const next = random(11);
   const wide = (n) => Array.from({ length: n }, () => Array.from({ length: D }, () => Math.round(10 * normal(next)) / 10));
@@ -25,8 +25,6 @@
 
   /** What each head adds to the output of word t: its columns of the joined row times its rows of W_O. */
   const shares = (heads, t, O) => heads.map((head, i) => matmul([head[t]], O.slice(i * head[t].length, (i + 1) * head[t].length))[0]);
-
-  const set = (node, attributes) => Object.entries(attributes).forEach(([key, value]) => node.setAttribute(key, value));
 
   /** T rows of D cells, the darker the larger the number, in h groups that stand apart; one head and one word framed. */
   function matrix(top, hue, title) {
@@ -55,7 +53,7 @@
     const names = WORDS.flatMap((word, i) => [svg("text", { class: "k", x: LEFT + (i + 0.5) * SIZE, y: MAP + 14, "text-anchor": "middle" }, word),
       svg("text", { class: "q", x: LEFT - 6, y: MAP + 38 + 26 * i, "text-anchor": "end" }, word)]);
     const frame = svg("rect", { class: "ring", x: LEFT, width: T * SIZE, height: 26 });
-    const numbers = el("div"), shape = el("p", { class: "shape" }), redraw = once(draw);
+    const numbers = readings(), shape = el("p", { class: "shape" }), redraw = once(draw);
     const many = choice({ label: "heads h", value: 3, options: Object.fromEntries([1, 2, 3, 4, 6, 12].map((h) => [h, h])), change() {
       which.querySelector("input").max = many.value;
       which.value = Math.min(which.value, many.value);
@@ -67,20 +65,21 @@
     function draw() {
       const h = Number(many.value), head = which.value - 1, t = at.value, d = D / h;
       const { weights, heads, joined, output } = attend(GIVEN, h, W_O), share = shares(heads, t, W_O)[head];
-      before.name.textContent = `Q, its ${D} columns as ${h} × ${d}: strong colour, large number`;
-      after.name.textContent = "outputs of the heads, side by side again";
+      write(before.name, `Q, its ${D} columns as ${h} × ${d}: strong colour, large number`);
+      write(after.name, "outputs of the heads, side by side again");
       before.show(GIVEN.Q, h, head, t);
       after.show(joined, h, head, t);
-      title.textContent = `weights of head ${head + 1}: every word looks at all five`;
+      write(title, `weights of head ${head + 1}: every word looks at all five`);
       weights[head].forEach((row, i) => row.forEach((w, s) => {
-        grid[i][s].ground.setAttribute("class", shade(w));
-        grid[i][s].text.setAttribute("class", w > 0.55 ? "under" : "on");
-        grid[i][s].text.textContent = words(w).replace(/^0/, "").replace("1.00", "1");
+        const { ground, text } = grid[i][s];
+        set(ground, { class: shade(w) });
+        set(text, { class: w > 0.55 ? "under" : "on" });
+        write(text, words(w).replace(/^0/, "").replace("1.00", "1"));
       }));
-      frame.setAttribute("y", MAP + 20 + t * 26);
-      shape.textContent = `(T, d_model) = (${T}, ${D}) → (h, T, d_k) = (${h}, ${T}, ${d}) → weights (${h}, ${T}, ${T}) → joined (${T}, ${D}) → times W_O (${T}, ${D})`;
-      renew(numbers, table([`feature of ${WORDS[t]}`, 0, 1, 2, 3], [
-        [`head ${head + 1} × its rows of W_O`, share], ["all heads, the sum", output[t]]].map(([name, row]) => [name, ...row.slice(0, 4).map((v) => words(v))])));
+      set(frame, { y: MAP + 20 + t * 26 });
+      write(shape, `(T, d_model) = (${T}, ${D}) → (h, T, d_k) = (${h}, ${T}, ${d}) → weights (${h}, ${T}, ${T}) → joined (${T}, ${D}) → times W_O (${T}, ${D})`);
+      numbers.show([`feature of ${WORDS[t]}`, 0, 1, 2, 3], [
+        [`head ${head + 1} × its rows of W_O`, share], ["all heads, the sum", output[t]]].map(([name, row]) => [name, ...row.slice(0, 4).map((v) => words(v))]));
       say(`Head ${head + 1} of ${h} has ${d} of ${D} columns; ${WORDS[t]} looks most at ${WORDS[weights[head][t].indexOf(Math.max(...weights[head][t]))]}.`);
     }
     root.append(many, el("div", { class: "controls" }, which, at), shape,

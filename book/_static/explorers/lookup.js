@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { dot, softmax, clamp, words, el, svg, renew, canvas, once, slider, choice, drag, table, explorer } = globalThis.annotated;
+  const { dot, softmax, clamp, words, el, svg, set, canvas, once, slider, choice, drag, readings, explorer } = globalThis.annotated;
   const SIDE = 174, MIDDLE = SIDE / 2, UNIT = 26, REACH = 3; // of one plane, in units of the drawing
   const START = {
     q: [[1.6, 1.2]],
@@ -58,18 +58,20 @@
         marks.append(label, mark);
         drawn.push(() => {
           const [x, y] = area.at(...point), [x0, y0] = area.at(0, 0);
-          for (const [key, value] of Object.entries({ x1: x0, y1: y0, x2: x, y2: y })) arrow.setAttribute(key, value);
-          mark.setAttribute("transform", `translate(${x} ${y})`);
+          set(arrow, { x1: x0, y1: y0, x2: x, y2: y });
+          set(mark, { transform: `translate(${x} ${y})` });
           const [fx, fy] = area === left ? [x0, y0] : area.at(...centre()); // names stand on the outer side
           const far = Math.hypot(x - fx, y - fy) || 1;
-          label.setAttribute("x", clamp(x + (17 * (x - fx)) / far, area.left + 14, area.left + SIDE - 14));
-          label.setAttribute("y", clamp(y + (17 * (y - fy)) / far, 34, SIDE + 10) + 5);
+          set(label, {
+            x: clamp(x + (17 * (x - fx)) / far, area.left + 14, area.left + SIDE - 14),
+            y: clamp(y + (17 * (y - fy)) / far, 34, SIDE + 10) + 5,
+          });
         });
       });
     }
     const ropes = now.v.map(() => svg("line", { class: "wire o" }));
     wires.append(...ropes);
-    const numbers = el("div");
+    const numbers = readings();
     const scale = choice({
       label: "Scores", value: "root", options: { root: "divided by √d_k = √2", plain: "not divided" },
       change: () => redraw(),
@@ -85,15 +87,12 @@
       const [x, y] = right.at(...mean);
       ropes.forEach((rope, i) => {
         const [vx, vy] = right.at(...now.v[i]);
-        for (const [key, value] of Object.entries({ x1: vx, y1: vy, x2: x, y2: y })) rope.setAttribute(key, value);
-        rope.setAttribute("style", `stroke-width: ${0.5 + 7 * weights[i]}`);
+        set(rope, { x1: vx, y1: vy, x2: x, y2: y, style: `stroke-width: ${0.5 + 7 * weights[i]}` });
       });
-      output.setAttribute("cx", x);
-      output.setAttribute("cy", y);
-      outputName.setAttribute("x", clamp(x - 11, SIDE + 72, 2 * SIDE + 8));
-      outputName.setAttribute("y", clamp(y - 3, 34, SIDE + 14));
-      renew(numbers, table(["", "q · k", "score", "weight"], products.map((product, i) =>
-        [`k${i + 1}, v${i + 1}`, words(product), words(scores[i]), words(weights[i])])));
+      set(output, { cx: x, cy: y });
+      set(outputName, { x: clamp(x - 11, SIDE + 72, 2 * SIDE + 8), y: clamp(y - 3, 34, SIDE + 14) });
+      numbers.show(["", "q · k", "score", "weight"], products.map((product, i) =>
+        [`k${i + 1}, v${i + 1}`, words(product), words(scores[i]), words(weights[i])]));
       const most = weights.indexOf(Math.max(...weights));
       say(`Key ${most + 1} has the largest weight, ${words(weights[most])}; the output is ${words(mean[0])}, ${words(mean[1])}.`);
     }

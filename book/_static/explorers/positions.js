@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { dot, words, el, svg, renew, canvas, once, slider, choice, table, explorer } = globalThis.annotated;
+  const { dot, words, el, svg, set, write, canvas, once, slider, choice, readings, explorer } = globalThis.annotated;
   const LENGTH = 64, CLOCKS = 8; // positions shown; clocks of as many pairs, evenly spaced
   const LEFT = 24, STEP = 5.25, MAP = [20, 110], PRODUCT = [160, 76], WAVE = [268, 44], HANDS = 358, RADIUS = 18;
 
@@ -38,7 +38,6 @@
     return paper.toDataURL();
   }
 
-  const set = (node, attributes) => Object.entries(attributes).forEach(([key, value]) => node.setAttribute(key, value));
   const middle = (pos) => LEFT + (pos + 0.5) * STEP;
 
   /** A curve over the positions between -1 and 1, with a dot on it for each of the two. */
@@ -50,8 +49,8 @@
     const ends = [[1, "1"], [-1, "\u22121"]].map(([value, name]) =>
       svg("text", { class: "soft", x: LEFT - 6, y: y(value) + 5 - 4 * (value < 0), "text-anchor": "end" }, name));
     function show(words, f, places) {
-      title.textContent = words;
-      line.setAttribute("d", Array.from({ length: LENGTH }, (_, pos) => `${pos ? "L" : "M"}${middle(pos)} ${y(f(pos)).toFixed(2)}`).join(""));
+      write(title, words);
+      set(line, { d: Array.from({ length: LENGTH }, (_, pos) => `${pos ? "L" : "M"}${middle(pos)} ${y(f(pos)).toFixed(2)}`).join("") });
       for (const [name, pos] of Object.entries(places)) set(dots[name], { cx: middle(pos), cy: y(f(pos)) });
     }
     return { group: svg("g", {}, title, axis, ends, line, dots.there, dots.here), show };
@@ -64,13 +63,13 @@
     const digit = { here: svg("text", { class: "q code", x: x - 7, "text-anchor": "middle", y: y + RADIUS + 17 }),
       there: svg("text", { class: "k code", x: x + 7, "text-anchor": "middle", y: y + RADIUS + 17 }) };
     function show(pair, chosen, speed, places) {
-      name.textContent = pair;
+      write(name, pair);
       set(name, { class: chosen ? "strong" : "soft" });
       set(ring, { class: chosen ? "ring" : "box" });
       for (const [who, pos] of Object.entries(places)) { // sine to the right, cosine upwards, as in the drawing
         const [dx, dy] = [Math.sin(speed * pos), -Math.cos(speed * pos)].map((c) => c * (RADIUS - 3));
-        hands[who].setAttribute("d", `M${x} ${y}l${dx} ${dy}`);
-        digit[who].textContent = digits(pos)[i];
+        set(hands[who], { d: `M${x} ${y}l${dx} ${dy}` });
+        write(digit[who], digits(pos)[i]);
       }
     }
     return { group: svg("g", {}, ring, hands.there, hands.here, name, digit.here, digit.there), show };
@@ -81,7 +80,7 @@
     const map = svg("image", { x: LEFT, y: MAP[0], width: LENGTH * STEP, height: MAP[1], preserveAspectRatio: "none", style: "image-rendering: pixelated" });
     const frames = { there: svg("rect", { class: "wire k thick" }), here: svg("rect", { class: "wire q thick" }) };
     const [alike, wave] = [curve(PRODUCT), curve(WAVE)], clocks = Array.from({ length: CLOCKS }, (_, i) => clock(i));
-    const numbers = el("div"), redraw = once(draw);
+    const numbers = readings(), equal = el("p", { class: "equal" }), redraw = once(draw);
     const width = choice({ label: "d_model", value: 32, options: { 16: "16", 32: "32", 512: "512" }, change: redraw });
     const pairOf = (c) => c * Number(width.value) / 2 / CLOCKS;
     const start = slider({ label: "position p", min: 0, max: 40, value: 20, change: redraw });
@@ -104,11 +103,10 @@
       alike.show(`inner product of p with every position, ÷ ${d_model / 2}`, (pos) => dot(rows[p], rows[pos]) / (d_model / 2), places);
       wave.show(`wave of pair ${pairOf(which.value)}: sin(ω pos), ω = ${words(speed, 4)}`, (pos) => Math.sin(speed * pos), places);
       clocks.forEach((one, i) => one.show(pairOf(i), i === which.value, rate(pairOf(i), d_model), places));
-      renew(numbers,
-        table(["position", p, p + k], [["sin", Math.sin], ["cos", Math.cos]].map(([name, f]) =>
-          [`${name}, pair ${pairOf(which.value)}`, ...[p, p + k].map((pos) => words(f(speed * pos)))])),
-        el("p", { class: "equal" }, `PE(${p}) · PE(${p + k}) = ${words(found)}, and Σ cos(${k} ω) = ${words(product(k, d_model))}. `
-          + `A position with itself: ${words(dot(rows[p], rows[p]))}.`));
+      numbers.show(["position", p, p + k], [["sin", Math.sin], ["cos", Math.cos]].map(([name, f]) =>
+        [`${name}, pair ${pairOf(which.value)}`, ...[p, p + k].map((pos) => words(f(speed * pos)))]));
+      write(equal, `PE(${p}) · PE(${p + k}) = ${words(found)}, and Σ cos(${k} ω) = ${words(product(k, d_model))}. `
+        + `A position with itself: ${words(dot(rows[p], rows[p]))}.`);
       say(`Positions ${p} and ${p + k}: their inner product is ${words(found)}.`);
     }
     root.append(width, el("div", { class: "controls" }, start, apart, which),
@@ -116,7 +114,7 @@
         svg("text", { x: 0, y: 13 }, "features, downwards, of positions 0 to 63"), map, frames.there, frames.here, alike.group, wave.group,
         clocks.map((one) => one.group), svg("text", { class: "soft", x: 0, y: HANDS + RADIUS + 38 }, "below: the two positions in binary, lowest digit first")),
       el("p", { class: "note" }, el("span", { class: "ofq" }, "\u25cf position p"), " ", el("span", { class: "ofk" }, "\u25cf position p + k"), ": a frame, two dots and a hand of every clock for each"),
-      numbers);
+      el("div", {}, numbers, equal));
     draw();
   }
 

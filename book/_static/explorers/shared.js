@@ -45,7 +45,9 @@
 
   /** A number as people read it: so many digits after the point, a true minus, thousands apart. */
   function words(x, digits = 2) {
-    const text = rounded((places) => Math.abs(x).toFixed(places), digits);
+    const write = (places) => Math.abs(x).toFixed(places);
+    const near = (Math.abs(x) * 10 ** digits) % 1 === 0.5; // only then can it be a tie; to write it out takes long
+    const text = near ? rounded(write, digits) : write(digits);
     const [whole, ...rest] = text.split(".");
     return (x < 0 && Number(text) !== 0 ? "\u2212" : "") + [whole.replace(/\B(?=(\d{3})+$)/g, ","), ...rest].join(".");
   }
@@ -75,8 +77,23 @@
   /** The same for what stands inside an SVG. */
   const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
+  /** Attributes of a node that is there: only what differs is written, since a browser works out anew what has been. */
+  function set(node, attributes) {
+    for (const [name, value] of Object.entries(attributes)) {
+      if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
+    }
+  }
+
+  /** The words of a node that is there: its text changes, since a new one would be styled, too. */
+  function write(node, words) {
+    const text = node.firstChild;
+    if (text?.nodeType !== Node.TEXT_NODE) node.textContent = words;
+    else if (text.data !== String(words)) text.data = words;
+  }
+
   /** Make a node like `next`, or let `next` take its place where it is of another kind. */
   function become(node, next) {
+    if (node === next) return;
     if (node.nodeName !== next.nodeName) node.replaceWith(next);
     else if (node.nodeType === Node.TEXT_NODE) {
       if (node.data !== next.data) node.data = next.data;
@@ -122,25 +139,37 @@
     };
   }
 
-  /** A drawing whose units are pixels: draw(width) makes it, now and whenever its column changes; `redraw` asks for it. No listeners. */
-  function fitted(draw, most = 672) {
+  /**
+   * A drawing whose units are pixels: make(width) gives { drawing, show }, again whenever its column changes, and
+   * redraw() calls show(state()), which moves what is there.
+   */
+  function fitted(make, state, most = 672) {
     const box = el("div", { class: "fitted" });
-    let width = 0;
-    box.redraw = () => {
-      if (width) renew(box, draw(width));
-    };
+    let width = 0, made = null;
+    box.redraw = () => made?.show(state());
     new ResizeObserver(() => {
       const now = Math.round(clamp(box.clientWidth, 260, most));
       if (now === width) return;
       width = now;
+      made = make(width);
       box.redraw();
+      box.replaceChildren(made.drawing);
     }).observe(box);
     return box;
   }
 
+  const tenth = (x) => Math.round(10 * x) / 10;
+
   /** A path through points; those that are no numbers interrupt it. */
-  const path = (points) => points.reduce(([drawn, off], [x, y]) =>
-    (Number.isFinite(x + y) ? [`${drawn}${off ? "M" : "L"}${x.toFixed(1)} ${y.toFixed(1)}`, false] : [drawn, true]), ["", true])[0];
+  function path(points) {
+    let drawn = "", off = true;
+    for (const [x, y] of points) {
+      const there = Number.isFinite(x + y);
+      if (there) drawn += `${off ? "M" : "L"}${tenth(x)} ${tenth(y)}`;
+      off = !there;
+    }
+    return drawn;
+  }
 
   /**
    * The frame of a plot: `frame` to put first into its drawing, and where a value lies, x(value) and y(value).
@@ -189,9 +218,9 @@
     const output = el("output", { for: id }, show(value));
     const input = el("input", { type: "range", id, min, max, step, value });
     const told = () => {
-      const text = output.firstChild; // its words change: a new node would be styled, too
-      text.data = show(input.valueAsNumber);
-      input.setAttribute("aria-valuetext", text.data);
+      const words = show(input.valueAsNumber);
+      write(output, words);
+      set(input, { "aria-valuetext": words });
     };
     input.addEventListener("input", () => {
       told();
@@ -300,13 +329,31 @@
     return scrolled(el("div", { class: "readings" }, el("table", {}, el("thead", {}, head), el("tbody", {}, body))));
   }
 
+  /** A table whose numbers follow a control: show(heads, rows) makes it, and later writes into the cells that differ. */
+  function readings() {
+    const box = el("div");
+    let cells = [];
+    box.show = (heads, rows) => {
+      const next = [heads, ...rows];
+      if (next.length === cells.length && next.every((row, i) => row.length === cells[i].length)) {
+        next.forEach((row, i) => row.forEach((x, j) => (x instanceof Node ? renew(cells[i][j], x) : write(cells[i][j], x))));
+      } else {
+        box.replaceChildren(table(heads, rows));
+        cells = [...box.querySelectorAll("tr")].map((row) => [...row.cells]);
+      }
+    };
+    return box;
+  }
+
   // ---- the element
+
+  const RESTING = 150; // milliseconds without a change
 
   /**
    * Define <annotated-NAME>: what it holds is its still, shown in print and wherever this script does not run.
    *
    * build(root, say, { host, still }) fills `root`; say(text) tells those who do not see the drawing what a change
-   * has done; the host has the attributes, and the still what stood in it.
+   * has done, once it rests; the host has the attributes, and the still what stood in it.
    */
   function explorer(name, title, build) {
     class Explorer extends HTMLElement {
@@ -316,8 +363,14 @@
         kept.append(...this.childNodes);
         const root = el("div", { class: "explorer", role: "group", "aria-label": title });
         const live = el("p", { class: "told", "aria-live": "polite" }, "");
+        let waiting;
+        const say = (text) => {
+          clearTimeout(waiting);
+          if (root.isConnected) waiting = setTimeout(write, RESTING, live, text);
+          else write(live, text);
+        };
         try {
-          build(root, (text) => (live.firstChild.data = text), { host: this, still: kept });
+          build(root, say, { host: this, still: kept });
         } catch (error) {
           this.append(...kept.childNodes); // the still is better than half an explorer
           throw error;
@@ -331,9 +384,9 @@
   }
 
   const shared = {
-    dot, softmax, matmul, random, normal, clamp, words, scientific, el, svg, renew, canvas, shade, once, still,
+    dot, softmax, matmul, random, normal, clamp, words, scientific, el, svg, set, write, renew, canvas, shade, once, still,
     fitted, path, plot,
-    slider, choice, toggle, button, field, drag, table, explorer,
+    slider, choice, toggle, button, field, drag, table, readings, explorer,
   };
   globalThis.annotated = Object.assign(globalThis.annotated ?? {}, shared);
   if (typeof module !== "undefined") module.exports = shared;

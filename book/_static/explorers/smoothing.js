@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { el, svg, renew, canvas, slider, button, table, fitted, softmax, words, once } = globalThis.annotated;
+  const { el, svg, set, write, canvas, slider, button, readings, fitted, softmax, words, once } = globalThis.annotated;
   const TOKENS = ["der", "Hund", "Katze", "sieht", "eos"];
   const RIGHT = 1;
   const START = { eps: 0.1, logits: [0.5, 3, 1.5, 0, -0.5] };
@@ -35,52 +35,70 @@
     return logits;
   }
 
-  function draw(width, { q, p }) {
+  /** The bars of q and p at one width, to be moved. */
+  function bars(width) {
     const [wide, zero, tall] = [width / TOKENS.length, HEIGHT - 58, HEIGHT - 84];
-    const bar = (share, left, kind) => [
-      svg("rect", { class: kind, x: left, y: zero - share * tall, width: wide * 0.38, height: share * tall }),
-      svg("text", { class: "small", "text-anchor": "middle", x: left + wide * 0.19, y: zero - share * tall - 6 }, words(share, 2)),
-    ];
+    const bar = (left, kind) => {
+      const block = svg("rect", { class: kind, x: left, width: wide * 0.38 });
+      const number = svg("text", { class: "small", "text-anchor": "middle", x: left + wide * 0.19 });
+      const show = (share) => {
+        set(block, { y: zero - share * tall, height: share * tall });
+        set(number, { y: zero - share * tall - 6 });
+        write(number, words(share, 2));
+      };
+      return { parts: [block, number], show };
+    };
     const columns = TOKENS.map((token, i) => {
-      const push = q[i] - p[i];
       const middle = (i + 0.5) * wide;
-      return [
-        bar(q[i], middle - wide * 0.42, "ofill"), bar(p[i], middle + wide * 0.04, "block"),
-        svg("text", { class: i === RIGHT ? "strong" : "", "text-anchor": "middle", x: middle, y: zero + 19 }, token),
-        svg("text", { class: "small", "text-anchor": "middle", x: middle, y: zero + 38 }, `${push < -0.005 ? "↓" : push > 0.005 ? "↑" : "·"} ${words(Math.abs(push), 2)}`),
-      ].flat();
+      const given = bar(middle - wide * 0.42, "ofill"), found = bar(middle + wide * 0.04, "block");
+      const name = svg("text", { class: i === RIGHT ? "strong" : "", "text-anchor": "middle", x: middle, y: zero + 19 }, token);
+      const arrow = svg("text", { class: "small", "text-anchor": "middle", x: middle, y: zero + 38 });
+      const show = (q, p) => {
+        const push = q - p;
+        given.show(q);
+        found.show(p);
+        write(arrow, `${push < -0.005 ? "↓" : push > 0.005 ? "↑" : "·"} ${words(Math.abs(push), 2)}`);
+      };
+      return { parts: [...given.parts, ...found.parts, name, arrow], show };
     });
-    const label = `Target against prediction: ${TOKENS.map((token, i) => `${token} ${words(q[i])} against ${words(p[i])}`).join(", ")}.`;
-    return canvas(width, HEIGHT, label,
-      svg("path", { class: "wire", d: `M4 ${zero}H${width - 4}` }), columns.flat(),
+    const drawing = canvas(width, HEIGHT, "",
+      svg("path", { class: "wire", d: `M4 ${zero}H${width - 4}` }), columns.map(({ parts }) => parts).flat(),
       svg("text", { class: "small soft", x: 4, y: HEIGHT - 3 }, "arrows: how the loss pushes each logit, q − p"));
+    const show = ({ q, p }) => {
+      columns.forEach((column, i) => column.show(q[i], p[i]));
+      set(drawing, { "aria-label": `Target against prediction: ${TOKENS.map((token, i) => `${token} ${words(q[i])} against ${words(p[i])}`).join(", ")}.` });
+    };
+    return { drawing, show };
   }
 
   function build(root, say) {
-    const eps = slider({ label: "eps_ls", min: 0, max: 0.5, step: 0.01, value: START.eps, show: (x) => words(x, 2), change: () => show() });
+    const eps = slider({ label: "eps_ls", min: 0, max: 0.5, step: 0.01, value: START.eps, show: (x) => words(x, 2), change: () => redraw() });
     const logits = TOKENS.map((token, i) => slider({
-      label: `logit of ${token}`, min: -REACH, max: REACH, step: 0.01, value: START.logits[i], show: (x) => words(x, 2), change: () => show(),
+      label: `logit of ${token}`, min: -REACH, max: REACH, step: 0.01, value: START.logits[i], show: (x) => words(x, 2), change: () => redraw(),
     }));
     const now = () => smoothed(logits.map((one) => one.value), RIGHT, eps.value);
-    const drawing = fitted((room) => draw(room, now()));
-    const redraw = once(drawing.redraw);
-    const numbers = el("div");
+    const drawing = fitted(bars, now);
+    const redraw = once(show);
+    const numbers = readings();
+    const lost = el("strong");
+    const first = [el("strong", {}, "loss"), lost];
     const put = (values) => {
       logits.forEach((one, i) => (one.value = values[i]));
-      show();
+      redraw();
     };
 
     function show() {
       const { loss, right, floor } = now();
-      renew(numbers, table(["in nats", ""], [
-        [el("strong", {}, "loss"), el("strong", {}, words(loss, 3))],
+      write(lost, words(loss, 3));
+      numbers.show(["in nats", ""], [
+        first,
         [`the right word, ${TOKENS[RIGHT]}`, words(right, 3)],
         ["the other four", words(loss - right, 3)],
         ["floor, where p is q", words(floor, 3)],
         ["above the floor", words(loss - floor, 3)],
-      ]));
+      ]);
       say(`Loss ${words(loss, 3)}, floor ${words(floor, 3)}`);
-      redraw();
+      drawing.redraw();
     }
 
     root.append(

@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { softmax, random, normal, words, el, svg, renew, canvas, once, slider, button, table, explorer } = globalThis.annotated;
+  const { softmax, random, normal, words, el, svg, set, canvas, once, slider, button, readings, explorer } = globalThis.annotated;
   const WORDS = ["the", "dog", "sees", "the", "cat"]; // a key for each
   const DRAWS = 64, WIDEST = 10; // queries over which the numbers are means; d_k is 2 ** WIDEST at most
   const FEATURES = 32; // of all vectors, drawn in one frame
@@ -53,12 +53,11 @@
       const base = svg("line", { class: "rule", x1: 0, x2: WIDE, y1: top + 20 + HIGH, y2: top + 20 + HIGH });
       const group = svg("g", {}, svg("text", { x: 0, y: top + 13 }, `weights of five keys, ${title}`), bars, base, names);
       const show = (weights) => bars.forEach((bar, i) => {
-        bar.setAttribute("height", HIGH * weights[i]);
-        bar.setAttribute("y", top + 20 + HIGH * (1 - weights[i]));
+        set(bar, { height: HIGH * weights[i], y: top + 20 + HIGH * (1 - weights[i]) });
       });
       return { group, show };
     });
-    const numbers = el("div");
+    const numbers = readings();
 
     function widen() { // a few features a frame, since all of them take longer than one
       for (let i = 0; i < FEATURES && drawn.widths.length <= WIDEST; i += 1) drawn.grow();
@@ -73,11 +72,11 @@
       const divided = plain.map((row) => row.map((x) => x / Math.sqrt(d_k)));
       [plain, divided].forEach((rows, i) => panels[i].show(softmax(rows[0])));
       const [a, b] = [summary(plain), summary(divided)];
-      renew(numbers, table(["", "not divided", "divided"], [
+      numbers.show(["", "not divided", "divided"], [
         ["spread of the scores", words(a.spread), words(b.spread)],
         ["largest of five weights", words(a.largest), words(b.largest)],
         ["Σ w(1 − w), what learning sees", words(a.slope), words(b.slope)],
-      ]));
+      ]);
       say(`At d_k ${d_k} the largest weight is ${words(a.largest)} without the division, ${words(b.largest)} with it.`);
     }
     const redraw = once(draw);

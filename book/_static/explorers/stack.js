@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { dot, softmax, random, normal, clamp, words, el, svg, renew, canvas, once, slider, choice, toggle, table, explorer } = globalThis.annotated;
+  const { dot, softmax, random, normal, clamp, words, el, svg, set, write, renew, canvas, once, slider, choice, toggle, readings, explorer } = globalThis.annotated;
   const T = 5, D = 16, D_FF = 32, EPS = 1e-6, DEEPEST = 16; // positions, features, width of the network, epsilon, layers
   const ORDERS = { after: "after the sum", before: "before the sub-layer", none: "nowhere" };
 
@@ -87,19 +87,31 @@
     return mean(against(unit, unit).flat());
   }
 
-  /** Size, gradient and likeness at the input and after each layer; the loss is the sum of upstream times the output. */
-  function run(x, layers, upstream, order, residual) {
+  /**
+   * Size and likeness at the input and after each layer, and for the first N layers as a stack of their own the size of
+   * each gradient; the loss is the sum of upstream times the output.
+   */
+  function stacked(x, layers, upstream, order, residual) {
     const states = [x], parts = [];
     for (const layer of layers) {
       const first = wrap(states.at(-1), (z) => attend(z, layer), order, residual);
       const second = wrap(first.y, (z) => network(z, layer), order, residual);
-      parts.push(first, second);
+      parts.push([first, second]);
       states.push(second.y);
     }
-    let g = order === "before" ? norm(states.at(-1)).back(upstream) : upstream;
-    const gradients = [g];
-    for (let i = parts.length - 1; i > 0; i -= 2) gradients.unshift((g = parts[i - 1].back(parts[i].back(g))));
-    return { size: states.map(size), gradient: gradients.map((one) => Math.hypot(...one.flat())), likeness: states.map(likeness) };
+    function gradient(N) {
+      let g = order === "before" ? norm(states[N]).back(upstream) : upstream;
+      const gradients = [g];
+      for (const [first, second] of parts.slice(0, N).reverse()) gradients.unshift((g = first.back(second.back(g))));
+      return gradients.map((one) => Math.hypot(...one.flat()));
+    }
+    return { size: states.map(size), likeness: states.map(likeness), gradient };
+  }
+
+  /** The same for all of its layers. */
+  function run(x, layers, upstream, order, residual) {
+    const stack = stacked(x, layers, upstream, order, residual);
+    return { ...stack, gradient: stack.gradient(layers.length) };
   }
 
   /** Input, layers and upstream gradient from one seed: normal numbers, and Glorot's weights times `scale`. */
@@ -128,24 +140,37 @@
     const circuit = canvas(360, 92, "One sub-layer f with its residual path and its norm, as the formula says", formula,
       svg("path", { class: "wire thick", d: "M10 70H40M238 70H350" }), plain("M40 70V36H238V70"), path, sum, first, box(134, 22, "f", 60), last);
     const lines = Object.keys(ORDERS).flatMap((order) => [true, false].map((residual) => ({ order, residual, path: svg("path", { class: "wire" }) })));
-    const axis = svg("g"), title = svg("text", { x: 0, y: 13 }), dots = svg("g"), numbers = el("div"), redraw = once(show);
+    const axis = svg("g"), title = svg("text", { x: 0, y: 13 }), numbers = readings(), redraw = once(show);
+    const dots = Array.from({ length: DEEPEST + 1 }, () => svg("circle", { class: "obar", r: 3.5 }));
     const residual = toggle({ label: "residual connection", value: true, change: redraw });
     const order = choice({ label: "Norm", value: "after", options: ORDERS, change: redraw });
     const kind = choice({ label: "Show", value: "size", options: KINDS, change: redraw });
     const depth = slider({ label: "layers N", min: 1, max: DEEPEST, value: 12, change: redraw });
     const scale = slider({ label: "weights times", min: -2, max: 2, step: 0.5, value: 0, show: (v) => words(2 ** v), change: redraw });
 
-    const known = new Map(); // curves and weights that were worked out: all six take longer than a frame
+    const { x, upstream, layers } = draw(1, DEEPEST, 1); // a stack of fewer layers is the beginning of this one
+    const known = new Map(); // what was worked out: all six stacks take longer than a frame
     const kept = (key, make) => known.get(key) ?? known.set(key, make()).get(key);
-    const keyOf = (line) => `${depth.value} ${scale.value} ${line.order} ${line.residual}`;
-    function curve(line) {
-      const { x, upstream, layers } = kept(`${depth.value} ${scale.value}`, () => draw(1, depth.value, 2 ** scale.value));
-      return kept(keyOf(line), () => run(x, layers, upstream, line.order, line.residual));
+    const times = (factor) => (layer) => Object.fromEntries(Object.entries(layer).map(([name, W]) => [name, W.map((row) => row.map((w) => factor * w))]));
+    const scaled = () => kept(scale.value, () => layers.map(times(2 ** scale.value)));
+    const stackOf = (line) => `${scale.value} ${line.order} ${line.residual}`;
+    const keyOf = (line) => (kind.value === "gradient" ? `${stackOf(line)} ${depth.value}` : stackOf(line));
+    function curve(line, which) {
+      const N = depth.value, stack = kept(stackOf(line), () => stacked(x, scaled(), upstream, line.order, line.residual));
+      return which === "gradient" ? kept(`${stackOf(line)} ${N}`, () => stack.gradient(N)) : stack[which].slice(0, N + 1);
     }
     const up = (v) => TOP + HIGH * (kind.value === "likeness" ? 1 - clamp(v, 0, 1) : 0.5 - clamp(Math.log10(v), -DECADES, DECADES) / (2 * DECADES));
     const along = (l) => LEFT + (WIDE * l) / depth.value;
-    const trace = (line) => line.path.setAttribute("d", curve(line)[kind.value].map((v, l) => `${l ? "L" : "M"}${along(l).toFixed(2)} ${up(v).toFixed(2)}`).join(""));
-    let frame = 0;
+    const trace = (line) => set(line.path, { d: curve(line, kind.value).map((v, l) => `${l ? "L" : "M"}${along(l).toFixed(2)} ${up(v).toFixed(2)}`).join("") });
+    let frame = 0, drawn = null;
+    function scaling(linear) {
+      const ticks = linear ? [0, 0.5, 1] : [-6, -3, 0, 3, 6];
+      renew(axis, ...ticks.flatMap((tick) => {
+        const y = up(linear ? tick : 10 ** tick);
+        const name = linear ? [String(tick)] : ["10", svg("tspan", { dy: -5, "font-size": 12.5 }, String(tick).replace("-", "\u2212"))];
+        return [svg("line", { class: "rule", x1: LEFT, x2: LEFT + WIDE, y1: y, y2: y }), svg("text", { class: "soft", x: LEFT - 4, y: y + 5, "text-anchor": "end" }, ...name)];
+      }));
+    }
     function others() { // the thin lines that are still missing, one a frame
       const line = lines.find((one) => !known.has(keyOf(one)));
       if (!line) return;
@@ -156,28 +181,24 @@
     function show() {
       const N = depth.value;
       const text = order.value === "after" ? ["norm(x + f(x))", "norm(f(x))"] : order.value === "before" ? ["x + f(norm(x))", "f(norm(x))"] : ["x + f(x)", "f(x)"];
-      formula.textContent = text[residual.value ? 0 : 1];
+      write(formula, text[residual.value ? 0 : 1]);
       for (const [part, on] of [[path, residual.value], [sum, residual.value], [first, order.value === "before"], [last, order.value === "after"]]) {
-        part.setAttribute("visibility", on ? "visible" : "hidden");
+        set(part, { visibility: on ? "visible" : "hidden" });
       }
-      const linear = kind.value === "likeness", ticks = linear ? [0, 0.5, 1] : [-6, -3, 0, 3, 6];
-      renew(axis, ...ticks.flatMap((tick) => {
-        const y = up(linear ? tick : 10 ** tick);
-        const name = linear ? [String(tick)] : ["10", svg("tspan", { dy: -5, "font-size": 12.5 }, String(tick).replace("-", "\u2212"))];
-        return [svg("line", { class: "rule", x1: LEFT, x2: LEFT + WIDE, y1: y, y2: y }), svg("text", { class: "soft", x: LEFT - 4, y: y + 5, "text-anchor": "end" }, ...name)];
-      }));
-      title.textContent = `${KINDS[kind.value]}, layer 0 to ${N}; thin: other stacks`;
-      const chosen = lines.find((line) => line.order === order.value && line.residual === residual.value), mine = curve(chosen);
+      if (drawn !== (kind.value === "likeness")) scaling(drawn = kind.value === "likeness");
+      write(title, `${KINDS[kind.value]}, layer 0 to ${N}; thin: other stacks`);
+      const chosen = lines.find((line) => line.order === order.value && line.residual === residual.value);
+      const mine = Object.fromEntries(Object.keys(KINDS).map((which) => [which, curve(chosen, which)]));
       for (const line of lines) {
-        line.path.setAttribute("class", line === chosen ? "wire thick o" : "wire");
+        set(line.path, { class: line === chosen ? "wire thick o" : "wire" });
         if (known.has(keyOf(line))) trace(line);
       }
       cancelAnimationFrame(frame);
       frame = requestAnimationFrame(others);
-      renew(dots, ...mine[kind.value].map((v, l) => svg("circle", { class: "obar", r: 3.5, cx: along(l), cy: up(v) })));
+      dots.forEach((dot, l) => set(dot, l > N ? { visibility: "hidden" } : { visibility: "visible", cx: along(l), cy: up(mine[kind.value][l]) }));
       const short = (v) => (v !== 0 && (v >= 1e4 || v < 0.01) ? v.toExponential(1).replace("-", "\u2212") : words(v));
       const at = [...new Set([0, Math.round(N / 2), N])];
-      renew(numbers, table(["layer", ...at], Object.entries(KINDS).map(([key, name]) => [name, ...at.map((l) => short(mine[key][l]))])));
+      numbers.show(["layer", ...at], Object.entries(KINDS).map(([key, name]) => [name, ...at.map((l) => short(mine[key][l]))]));
       say(`${formula.textContent}: after ${N} layers the size is ${short(mine.size[N])}; the gradient at layer 0 is ${short(mine.gradient[0])}; the likeness is ${words(mine.likeness[N])}.`);
     }
     root.append(el("div", { class: "controls" }, residual, order), circuit, kind, el("div", { class: "controls" }, depth, scale),
