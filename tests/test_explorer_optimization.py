@@ -198,7 +198,8 @@ BURST = """async () => {
   const said = [], drawn = [], before = seen();
   new MutationObserver((found) => said.push(...found)).observe(root.querySelector('.told'), { subtree: true, characterData: true, childList: true });
   new MutationObserver(() => drawn.push(seen())).observe(root.querySelector('.readings'), { subtree: true, characterData: true, childList: true });
-  for (const share of [0.2, 0.9, 0.4, 0.8, 0.1]) {
+  const last = Number(input.value) > (Number(input.min) + Number(input.max)) / 2 ? 0.1 : 0.9; // not where it began
+  for (const share of [0.2, 0.9, 0.4, 0.8, last]) {
     input.value = Number(input.min) + share * (input.max - input.min);
     input.dispatchEvent(new Event('input', { bubbles: true }));
   }
