@@ -150,7 +150,8 @@ READS = """from pathlib import Path
 from annotated.b import y
 import json
 json.loads(Path("../results/run/scores.json").read_text())
-Path(f"../results/other/{y}.json")"""
+Path(f"../results/other/{y}.json")
+Path("../results", "fourth", "scores.json")"""
 
 CHANGES = {
     "its code": ("book/02-x.md", cell(READS + "\n1"), True),
@@ -160,6 +161,7 @@ CHANGES = {
     "a script that none names": ("annotated/b.js", "let x;", False),
     "a record": ("results/run/scores.json", "[2]", True),
     "a record in a folder": ("results/other/new.json", "[2]", True),
+    "a record that is named apart": ("results/fourth/scores.json", "[2]", True),
     "a page about a folder": ("results/other/README.md", "Three records.", False),
     "a docstring": ("annotated/b.py", '"""Doc."""\nfrom annotated.a import x\n\ny = x  # why\n', False),
     "another module": ("annotated/c.py", "z = 2\n", False),
@@ -170,7 +172,7 @@ CHANGES = {
 @pytest.mark.parametrize("case", CHANGES)
 def test_runs_again_when_what_it_reads_changed(book, monkeypatch, case):
     ran = runs(book, monkeypatch)
-    for folder in ("run", "other", "third"):
+    for folder in ("run", "other", "third", "fourth"):
         (book.root / "results" / folder).mkdir()
     (book.root / "results/run/scores.json").write_text("[1]")
     (book.root / "annotated/a.py").write_text("x = 1\ns = 'a.js'\n")

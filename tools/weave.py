@@ -133,20 +133,24 @@ def bare(source: str) -> str:
 
 
 def named_files(sources: list[str], root: Path) -> list[Path]:
-    """The files, and the files of the folders, that string constants of the sources name."""
+    """The files, and the files of the folders, that string constants of the sources name.
+
+    Of the folder of all records only those records whose names are constants, too.
+    """
     found, here = set(), root / "notebooks"
-    for source in sources:
-        for node in ast.walk(ast.parse(source)):
-            if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
-                continue
-            text = node.value
-            if not re.fullmatch(r"\.\./[\w./ -]*\w[\w./ -]*", text):
-                continue
-            path = (here / text).resolve()
-            if path.is_file():
-                found.add(path)
-            elif path.is_dir() and root.resolve() in path.parents:
-                found |= {p for p in path.rglob("*") if p.is_file() and wanted(p.relative_to(path))}
+    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    for text in texts:
+        if not re.fullmatch(r"\.\./[\w./ -]*\w[\w./ -]*", text):
+            continue
+        path = (here / text).resolve()
+        if path.is_file():
+            found.add(path)
+        elif path.is_dir() and root.resolve() in path.parents:
+            inside = {p for p in path.rglob("*") if p.is_file() and wanted(p.relative_to(path))}
+            if path == root.resolve() / "results":
+                inside = {p for p in inside if p.relative_to(path).parts[0] in texts}
+            found |= inside
     return sorted(found)
 
 
