@@ -136,14 +136,14 @@ def calibrate(
     """Choose for `LinearMaps` what oneDNN makes faster than torch's own products, here and now.
 
     Args:
-        sizes: (k, m) of weights; those with fewer than 2**17 numbers are not tried.
+        sizes: (k, m) of weights; those with a side below 128 are not tried.
         rows: of the inputs; at most 512 are timed, and at most 2048 of the k and m.
         seconds: for a size, unless three rounds take longer.
     """
     multiply = _onednn()
     chosen = {}
     for k, m in sorted(set(sizes)):
-        if multiply is None or k * m < 2**17:
+        if multiply is None or min(k, m) < 128:
             continue
         plain = _Products()
         other = _Products(multiply, ("forward", "input", "weight"))

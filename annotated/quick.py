@@ -31,6 +31,14 @@ def _orthogonal(G, rounds=5):
     return X
 
 
+def _product_type(X):
+    """bfloat16 for float32 numbers if the CPU multiplies it directly; else the type of X."""
+    can = getattr(torch.cpu, "get_capabilities", dict)()
+    direct = can.get("avx512_bf16") or can.get("amx_bf16")
+    narrow = direct and X.dtype == torch.float32 and X.device.type == "cpu"
+    return torch.bfloat16 if narrow else X.dtype
+
+
 class Muon(torch.optim.Adam):
     """Muon for the weights of linear layers, Adam for all else (Jordan et al. 2024).
 
@@ -71,7 +79,8 @@ class Muon(torch.optim.Adam):
             ahead = p.grad.lerp(mean, momentum)  # Nesterov's: the newest counts once more
             wide.append(ahead if ahead.shape[0] <= ahead.shape[1] else ahead.T)
             p.grad = None  # Adam passes over it
-        turned = _orthogonal(torch.stack(wide))  # (n, a, b)
+        ahead = torch.stack(wide)  # (n, a, b)
+        turned = _orthogonal(ahead.to(_product_type(ahead))).to(ahead.dtype)
         size = 0.2 * max(turned.shape[1:]) ** 0.5
         for p, X in zip(matrices, turned, strict=True):
             p.add_(X if X.shape == p.shape else X.T, alpha=-lr * size)

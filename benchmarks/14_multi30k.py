@@ -21,6 +21,7 @@ With --rates the rate is the best of several by the loss on the validation set a
 
 import argparse
 import json
+import math
 import shutil
 import tempfile
 import time
@@ -35,7 +36,7 @@ from annotated.corpora import load_corpus
 from annotated.cpu import CPURun
 from annotated.data import Batches, Subwords, token_batches
 from annotated.decoding import Translator
-from annotated.evaluation import bleu, cross_entropy
+from annotated.evaluation import _resampled_difference, bleu, bleu_counts, cross_entropy
 from annotated.files import read_json
 from annotated.gpu import FastUpdate, Objective, Prefetch, StaticBatches, fuse, precision_context
 from annotated.graphs import CudaGraphTrainStep
@@ -149,6 +150,18 @@ def trained(data, config, recipe, work, options):
     return model, (work / "log.jsonl").read_text().rstrip()
 
 
+def about_score(outputs, references, how):
+    """What the score is made of, and the interval that holds 95 % of those of resampled test sets."""
+    counts = bleu_counts(outputs, references, **how)
+    *ngrams, ours, theirs = counts.sum(0).tolist()
+    _, interval, _ = _resampled_difference(counts, torch.zeros_like(counts))  # nothing scores 0
+    return {
+        "precisions": [round(100 * right / max(1, made), 2) for right, made in zip(ngrams[:4], ngrams[4:])],
+        "brevity penalty": round(math.exp(min(0.0, 1 - theirs / max(1, ours))), 4),
+        "length ratio": round(ours / theirs, 4), "interval": [round(end, 2) for end in interval],
+    }
+
+
 def name_of(protocol, what, options):
     return f"{options.out.name}-{what}" if protocol == "raw" else f"{options.out.name}-{protocol}-{what}"
 
@@ -195,10 +208,11 @@ def one_seed(protocol, seed, rate, options):
         how = SCORING[protocol]
         chosen = choose(model, vocabulary, work, corpus.validation, options, how)
         outputs = translate(model, vocabulary, corpus.test, options.beam, chosen["alpha"])
-        score, signature = bleu(outputs, [target for _, target in corpus.test], **how)
+        references = [target for _, target in corpus.test]
+        score, signature = bleu(outputs, references, **how)
         scores = {
             "bleu": round(score, 2), "signature": signature, "corpus": CORPUS[protocol], "sentences": len(outputs),
-            "beam": options.beam, **chosen, "seconds of training": seconds,
+            "beam": options.beam, **about_score(outputs, references, how), **chosen, "seconds of training": seconds,
             "seconds in all": round(before + seconds + time.monotonic() - ended, 1),
         }
         record.write("log.jsonl", log + "\n")

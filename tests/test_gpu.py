@@ -1,6 +1,7 @@
 """The fast forms beside the plain ones; batches of few shapes; and several processes that must make the updates of one."""
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -659,6 +660,18 @@ def test_multi30k_takes_the_rate_that_leaves_the_least_loss_and_goes_on_with_its
     assert json.loads((tmp_path / "m-tok-1/run.json").read_text())["recipe"]["rate"] == 0.1
     monkeypatch.setattr(module, "train", lambda *given: pytest.fail("trained again"))
     call(*small, *places, "--trial", 3, "--rates", 0.001, 0.1)
+
+
+def test_a_score_says_what_it_is_made_of(program):
+    module, _ = program("14_multi30k")
+    texts = ["a b c d e f", "a b c d x f g", "h i j k l m n", "b c d e", "x y z u v w"] * 7
+    made = [text.rsplit(" ", 1)[0] for text in texts[:-7]] + ["a b c x y z u v"] * 7
+    found = module.about_score(made, texts, {"tokenize": "none"})
+    score = module.bleu(made, texts, tokenize="none")[0]
+    assert found["brevity penalty"] * math.prod(found["precisions"]) ** 0.25 == pytest.approx(score, rel=1e-3)
+    low, high = found["interval"]
+    assert low + 1 < score < high - 1
+    assert found["length ratio"] == pytest.approx(sum(len(x.split()) for x in made) / sum(len(x.split()) for x in texts), abs=1e-4)
 
 
 @pytest.mark.parametrize("more, large", [([], "aten::mm"), (["--memory"], "aten::sub")])

@@ -16,7 +16,7 @@ from annotated.cpu import CPURun
 from annotated.data import make_batch
 from annotated.grammar import grammar_corpus
 from annotated.optimization import learning_rate, optimizer
-from annotated.quick import QUICK, QUICK_RECIPE, Muon, _line, _orthogonal, by_muon
+from annotated.quick import QUICK, QUICK_RECIPE, Muon, _line, _orthogonal, _product_type, by_muon
 from annotated.training import Recipe, Run, list_checkpoints, train
 from annotated.transformer import TINY, Transformer
 
@@ -37,6 +37,37 @@ def test_directions_stay_and_count_alike(shape):
     assert 0.6 < found.min() and found.max() < 1.3
     assert torch.equal(_orthogonal(torch.zeros(shape)), torch.zeros(shape)), "a gradient of 0 moves nothing"
     torch.testing.assert_close(_orthogonal(1e-4 * G), X, rtol=0, atol=0.01)
+
+
+@pytest.mark.parametrize("can, dtype, expected", [
+    ({"avx512_bf16": True}, torch.float32, torch.bfloat16), ({"amx_bf16": True}, torch.float32, torch.bfloat16),
+    ({"avx512_bf16": False}, torch.float32, torch.float32), ({}, torch.float32, torch.float32),
+    ({"avx512_bf16": True}, torch.float64, torch.float64),
+])
+def test_products_of_16_bits_only_where_the_processor_has_them(can, dtype, expected, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: can, raising=False)
+    assert _product_type(torch.zeros(1, dtype=dtype)) is expected
+    assert _product_type(torch.zeros(1, dtype=dtype, device="meta")) is dtype
+
+
+def test_an_update_by_products_of_16_bits_is_nearly_that_of_32(monkeypatch):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(37, 53, bias=False), torch.nn.Linear(53, 11, bias=False))
+    before = [p.detach().clone() for p in model.parameters()]
+    gradients = [torch.randn_like(p) for p in before]
+    moved = []
+    for can in ({}, {"avx512_bf16": True}):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda can=can: can, raising=False)
+        muon = Muon(model)
+        for p, old, gradient in zip(model.parameters(), before, gradients):
+            p.data.copy_(old)
+            p.grad = gradient.clone()
+        for group in muon.param_groups:
+            group["lr"] = 0.01
+        muon.step()
+        moved.append([p.detach() - old for p, old in zip(model.parameters(), before)])
+    for exact, near in zip(*moved):
+        assert 0 < (near - exact).norm() < 0.05 * exact.norm()
 
 
 def slow_muon(params, means, lr):
