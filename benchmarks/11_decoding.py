@@ -6,18 +6,17 @@ The base model's sizes (vocabulary 8,192) with random weights, 16 sentences of 3
 greedy search and with a beam of 4. MarianMTModel of transformers and CTranslate2 get the same weights.
 Length penalty 0 and a forced length of 40 leave no room for different rules: before anything is timed, all that
 compute in float32 must write the same tokens. Ours is timed plain, packed and with int8 (chapter 11), CTranslate2 in
-float32 and int8.
+float32 and int8, each in a process of its own.
 Writes run.json and scores.json.
 """
 
 import argparse
-import tempfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
-from peers import EndlessTransformer, ctranslate2_folder, keep_memory, marian, summary, take_turns
+from peers import CTranslate2, EndlessTransformer, keep_memory, marian, summary, take_turns
 
 from annotated.decoding import beam_search, greedy, packed, packed_int8
 from annotated.records import Record
@@ -40,13 +39,9 @@ def of_marian(model, source, beam):
     return [row[1 : 1 + LENGTH].tolist() for row in made]
 
 
-def of_ctranslate2(translator, names, source, beam):
+def of_ctranslate2(translate, source, beam):
     rules = {"beam_size": beam, "length_penalty": 0.0, "max_batch_size": B}
-    lengths = {"min_decoding_length": LENGTH, "max_decoding_length": LENGTH}
-    lines = [[names[i] for i in row] for row in source.tolist()]
-    made = translator.translate_batch(lines, **rules, **lengths)
-    ids = {name: i for i, name in enumerate(names)}
-    return [[ids[token] for token in result.hypotheses[0]] for result in made]
+    return translate(source.tolist(), min_decoding_length=LENGTH, max_decoding_length=LENGTH, **rules)
 
 
 def main():
@@ -56,8 +51,6 @@ def main():
     parser.add_argument("--N", type=int, default=BASE.N, help="fewer layers for a trial")
     parser.add_argument("--out", type=Path, default=Path("results/11-decoding"))
     options = parser.parse_args()
-    import ctranslate2
-
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     keep_memory()
@@ -65,16 +58,13 @@ def main():
     model = EndlessTransformer(config).eval()
     source = torch.randint(4, config.vocab, (B, S))
     source[:, -1] = config.eos
-    with tempfile.TemporaryDirectory() as folder:
-        names = ctranslate2_folder(model, folder)
-        theirs = {kind: ctranslate2.Translator(folder, compute_type=kind, intra_threads=options.threads)
-                  for kind in ("float32", "int8")}
+    theirs = {kind: CTranslate2(model, kind, options.threads) for kind in ("float32", "int8")}
     sides = {
         "ours": partial(ours, packed(model)), "ours, not packed": partial(ours, model),
         "transformers": partial(of_marian, marian(model)),
-        "CTranslate2": partial(of_ctranslate2, theirs["float32"], names),
+        "CTranslate2": partial(of_ctranslate2, theirs["float32"]),
         "ours, int8": partial(ours, packed_int8(model)),
-        "CTranslate2, int8": partial(of_ctranslate2, theirs["int8"], names),
+        "CTranslate2, int8": partial(of_ctranslate2, theirs["int8"]),
     }
     scores = {"sentences": B, "source tokens": S, "new tokens": LENGTH, "layers": options.N}
     packages = "transformers", "ctranslate2"

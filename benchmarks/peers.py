@@ -5,9 +5,12 @@ Not a benchmark itself. The other libraries come with `pip install -e .[bench]`.
 
 import ctypes
 import math
+import multiprocessing
 import statistics
 import sys
+import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -218,6 +221,38 @@ def ctranslate2_folder(ours, folder, positions=1024, eps_norm=None):
     spec.validate()
     spec.save(str(folder))
     return names
+
+
+class CTranslate2:
+    """Translates with CTranslate2 in a process of its own, one kind of number in each.
+
+    Its threads wait between two translations. In one process with torch's they make both libraries slower: torch's
+    two threads then take nearly as long as one.
+    """
+
+    def __init__(self, model, kind, threads, **more):
+        self.folder = tempfile.TemporaryDirectory()
+        self.names = ctranslate2_folder(model, self.folder.name, **more)
+        self.ids = {name: i for i, name in enumerate(self.names)}
+        spawn = multiprocessing.get_context("spawn")
+        self.pool = ProcessPoolExecutor(1, spawn, _open_translator, (self.folder.name, kind, threads))
+
+    def __call__(self, lines, **rules):
+        """The best translation of each line, identifiers to identifiers."""
+        pieces = [[self.names[i] for i in line] for line in lines]
+        return [[self.ids[piece] for piece in made] for made in self.pool.submit(_best, pieces, rules).result()]
+
+
+def _open_translator(folder, kind, threads):
+    global _translator  # of this process
+    import ctranslate2
+
+    keep_memory()
+    _translator = ctranslate2.Translator(folder, compute_type=kind, intra_threads=threads)
+
+
+def _best(lines, rules):
+    return [result.hypotheses[0] for result in _translator.translate_batch(lines, **rules)]
 
 
 def fill(spec, linears):
