@@ -136,14 +136,14 @@ def calibrate(
     """Choose for `LinearMaps` what oneDNN makes faster than torch's own products, here and now.
 
     Args:
-        sizes: (k, m) of weights; those with a side below 128 are not tried.
+        sizes: (k, m) of weights; those with fewer than 2**14 numbers are not tried.
         rows: of the inputs; at most 512 are timed, and at most 2048 of the k and m.
         seconds: for a size, unless three rounds take longer.
     """
     multiply = _onednn()
     chosen = {}
     for k, m in sorted(set(sizes)):
-        if multiply is None or min(k, m) < 128:
+        if multiply is None or k * m < 2**14:
             continue
         plain = _Products()
         other = _Products(multiply, ("forward", "input", "weight"))
@@ -373,7 +373,7 @@ class CPUObjective(Objective):
 class CPURun(Run):
     """A `Run` by `CPUObjective`, for `train(..., start=CPURun)`.
 
-    What `calibrate` chooses at its beginning, it keeps.
+    What `calibrate` chooses at its beginning, it keeps; a small model has torch's own products.
 
     Args:
         rows: of a batch, for the calibration.
@@ -390,7 +390,8 @@ class CPURun(Run):
         super().resume(keep, every)
         model: Any = self.model
         if not self.step:
-            self.notes = {"onednn": self.choose(_sizes(model), self.rows)}
+            large = sum(p.numel() for p in model.parameters()) >= 1_500_000
+            self.notes = {"onednn": self.choose(_sizes(model) if large else set(), self.rows)}
         if "onednn" not in self.notes:
             self.say("this training goes on in the plain way in which it was begun")
             return self

@@ -79,8 +79,8 @@ class Muon(torch.optim.Adam):
             ahead = p.grad.lerp(mean, momentum)  # Nesterov's: the newest counts once more
             wide.append(ahead if ahead.shape[0] <= ahead.shape[1] else ahead.T)
             p.grad = None  # Adam passes over it
-        ahead = torch.stack(wide)  # (n, a, b)
-        turned = _orthogonal(ahead.to(_product_type(ahead))).to(ahead.dtype)
+        G = torch.stack(wide)  # (n, a, b)
+        turned = _orthogonal(G.to(_product_type(G))).to(G.dtype)
         size = 0.2 * max(turned.shape[1:]) ** 0.5
         for p, X in zip(matrices, turned, strict=True):
             p.add_(X if X.shape == p.shape else X.T, alpha=-lr * size)
@@ -115,6 +115,6 @@ def _begin_by_muon(start, model, adam, folder):
 QUICK = replace(BASE, N=4, N_decoder=2, d_model=128, d_ff=512, h=4, vocab=5000, norm="pre")
 
 QUICK_RECIPE = Recipe(
-    steps=2000, warmup=120, rate=1.0, source_tokens=1500, target_tokens=1500,
+    steps=4200, warmup=252, rate=1.45, source_tokens=1500, target_tokens=1500,
     evaluate_every=200, save_every=100, keep=2, optimizer="muon",
 )

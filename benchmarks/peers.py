@@ -227,7 +227,7 @@ class CTranslate2:
     """Translates with CTranslate2 in a process of its own, one kind of number in each.
 
     Its threads wait between two translations. In one process with torch's they make both libraries slower: torch's
-    two threads then take nearly as long as one.
+    two threads then take nearly as long as one. Sending the lines to and fro counts as its time.
     """
 
     def __init__(self, model, kind, threads, **more):

@@ -15,7 +15,7 @@ from annotated.data import make_batch
 from annotated.gpu import FastUpdate, TrainStep
 from annotated.optimization import optimizer
 from annotated.training import Recipe, Run, list_checkpoints, train, update
-from annotated.transformer import TINY, Transformer
+from annotated.transformer import BASE, TINY, Transformer
 
 NAMES = ("forward", "input", "weight")
 SMALL = replace(TINY, vocab=31, d_model=38, d_ff=53, h=2, P_drop=0.0)
@@ -117,11 +117,11 @@ def test_calibration_takes_what_saves_a_tenth(monkeypatch):
     assert not cpu._faster(takes(1.0), takes(3.0), (), 5)
 
 
-def test_calibration_leaves_narrow_matrices_and_the_seed_alone(calls, monkeypatch):
+def test_calibration_leaves_small_matrices_and_the_seed_alone(calls, monkeypatch):
     monkeypatch.setattr(cpu, "_faster", lambda plain, other, given, seconds: "by_input" in str(other))
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    chosen = calibrate([(127, 512), (4000, 127), (128, 128), (8000, 256), (128, 128)], rows=7)
+    chosen = calibrate([(127, 129), (4000, 4), (128, 128), (8000, 256), (128, 128)], rows=7)
     assert chosen == {"128x128": ["input"], "8000x256": ["input"]}
     assert torch.equal(torch.get_rng_state(), before)
     assert json.loads(json.dumps(chosen)) == chosen
@@ -308,7 +308,17 @@ def test_the_command_line_says_how_it_trains(options, line, tmp_path, capsys):
     assert main([*SHORT.split(), "--device", "cpu", "--out", str(tmp_path / "model"), *options]) == 0
     assert ("without padding" in capsys.readouterr().err) == line
     notes = json.loads((list_checkpoints(tmp_path / "model")[-1] / "progress.json").read_text())["notes"]
-    assert notes == ({"onednn": {}} if line else {}), "a tiny model is not calibrated"
+    assert notes == ({"onednn": {}} if line else {}), "a model of few weights is not calibrated"
+
+
+@pytest.mark.parametrize("d_ff, sizes", [(512, True), (256, False)])
+def test_only_a_model_of_many_weights_is_calibrated(d_ff, sizes):
+    """Of 1,586,688 and of 1,389,568 weights."""
+    given = []
+    model = Transformer(replace(BASE, N=1, d_model=256, d_ff=d_ff, h=4, vocab=1000))
+    assert (sum(p.numel() for p in model.parameters()) >= 1_500_000) == sizes
+    CPURun(model, optimizer(model), None, choose=lambda these, rows: given.append(these) or {}).resume(1)
+    assert [bool(these) for these in given] == [sizes]
 
 
 def test_plain_and_fast_exclude_each_other(tmp_path, capsys):

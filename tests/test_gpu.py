@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import sacrebleu
 import torch
 import torch._dynamo
 from shapes import checked, unseen
@@ -627,6 +628,18 @@ def test_searches_are_compared_before_they_are_timed(program, tmp_path, monkeypa
     assert not record.exists() or "greedy" not in json.loads(record.read_text())
 
 
+def test_ctranslate2_in_its_own_process_writes_our_tokens(program):
+    pytest.importorskip("ctranslate2")
+    module, _ = program("11_decoding")
+    torch.manual_seed(0)
+    model = module.EndlessTransformer(replace(TINY, N=1, d_model=32, d_ff=32, h=2, vocab=101, eps_norm=1e-5)).eval()
+    source = torch.randint(4, 101, (3, 7))
+    source[:, -1] = model.config.eos
+    theirs = module.CTranslate2(model, "float32", 1)
+    for beam in (1, 4):
+        assert module.of_ctranslate2(theirs, source, beam) == module.ours(model, source, beam)
+
+
 @pytest.mark.parametrize("more, adam_or_muon", [([], "adam"), (["--muon"], "muon")])
 def test_multi30k_trains_chooses_on_validation_and_scores_once(more, adam_or_muon, program, tmp_path, monkeypatch, capsys):
     module, call = program("14_multi30k")
@@ -669,6 +682,7 @@ def test_a_score_says_what_it_is_made_of(program):
     found = module.about_score(made, texts, {"tokenize": "none"})
     score = module.bleu(made, texts, tokenize="none")[0]
     assert found["brevity penalty"] * math.prod(found["precisions"]) ** 0.25 == pytest.approx(score, rel=1e-3)
+    assert found["precisions"] == [round(p, 2) for p in sacrebleu.corpus_bleu(made, [texts], tokenize="none").precisions]
     low, high = found["interval"]
     assert low + 1 < score < high - 1
     assert found["length ratio"] == pytest.approx(sum(len(x.split()) for x in made) / sum(len(x.split()) for x in texts), abs=1e-4)

@@ -48,9 +48,11 @@ def test_products_of_16_bits_only_where_the_processor_has_them(can, dtype, expec
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: can, raising=False)
     assert _product_type(torch.zeros(1, dtype=dtype)) is expected
     assert _product_type(torch.zeros(1, dtype=dtype, device="meta")) is dtype
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    assert _product_type(torch.zeros(1, dtype=dtype)) is dtype, "an older torch"
 
 
-def test_an_update_by_products_of_16_bits_is_nearly_that_of_32(monkeypatch):
+def test_an_update_by_products_of_16_bits_is_nearly_that_of_32_where_all_directions_count(monkeypatch):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(37, 53, bias=False), torch.nn.Linear(53, 11, bias=False))
     before = [p.detach().clone() for p in model.parameters()]
@@ -68,6 +70,16 @@ def test_an_update_by_products_of_16_bits_is_nearly_that_of_32(monkeypatch):
         moved.append([p.detach() - old for p, old in zip(model.parameters(), before)])
     for exact, near in zip(*moved):
         assert 0 < (near - exact).norm() < 0.05 * exact.norm()
+
+
+def test_16_bits_keep_the_strong_directions_where_few_count():
+    """Those that are a thousand times weaker are rounding's, and Muon makes them as large."""
+    torch.manual_seed(0)
+    G = torch.randn(1, 53, 4) @ torch.randn(1, 4, 101) + 1e-3 * torch.randn(1, 53, 101)
+    U, _, Vh = torch.linalg.svd(G[0], full_matrices=False)
+    strong = [U[:, :4].T @ _orthogonal(G.to(dtype))[0].float() @ Vh[:4].T for dtype in (torch.float32, torch.bfloat16)]
+    torch.testing.assert_close(*strong, rtol=0, atol=0.06)
+    assert strong[0].diagonal().min() > 0.6
 
 
 def slow_muon(params, means, lr):
