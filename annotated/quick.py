@@ -33,7 +33,7 @@ def _orthogonal(G, rounds=5):
 
 def _product_type(X):
     """bfloat16 for float32 numbers if the CPU multiplies it directly; else the type of X."""
-    can = getattr(torch.cpu, "get_capabilities", dict)()
+    can: Any = getattr(torch.cpu, "get_capabilities", dict)()
     direct = can.get("avx512_bf16") or can.get("amx_bf16")
     narrow = direct and X.dtype == torch.float32 and X.device.type == "cpu"
     return torch.bfloat16 if narrow else X.dtype
