@@ -95,7 +95,8 @@ def test_no_thread_is_forked_and_no_number_is_the_same(kernel, tmp_path):
 
 
 def test_it_is_interrupted_and_goes_on(kernel):
-    message = kernel.client.execute("import time\nprint(1, flush=True)\nfor _ in range(600): time.sleep(0.1)")
+    cell = "import time\nprint(1, flush=True)\nfor _ in range(600): time.sleep(0.1)"
+    message = kernel.client.execute(cell, stop_on_error=False)  # else what is asked right after an error is thrown away
     while kernel.client.get_iopub_msg(timeout=60)["msg_type"] != "stream":  # the cell runs: before, the loop would be hit
         pass
     kernel.manager.interrupt_kernel()
