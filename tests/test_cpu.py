@@ -313,7 +313,6 @@ def test_the_command_line_says_how_it_trains(options, line, tmp_path, capsys):
 
 @pytest.mark.parametrize("d_ff, sizes", [(512, True), (256, False)])
 def test_only_a_model_of_many_weights_is_calibrated(d_ff, sizes):
-    """Of 1,586,688 and of 1,389,568 weights."""
     given = []
     model = Transformer(replace(BASE, N=1, d_model=256, d_ff=d_ff, h=4, vocab=1000))
     assert (sum(p.numel() for p in model.parameters()) >= 1_500_000) == sizes
