@@ -16,6 +16,7 @@ Writes OUT-SEED or OUT-tok-SEED: run.json, log.jsonl, scores.json, outputs.txt; 
 licence. Stopped, it goes on from the last checkpoint; a seed whose scores are there is not trained again.
 On a CPU, where chapter 14's update is appendix N's: --device cpu, or for a trial --device cpu --steps 20 --pairs 200.
 There --muon trains as appendix O does: fewer updates, with a rate that ends at 0, so few checkpoints are averaged.
+--N, --N_decoder, --d_model, --d_ff, --h and --P_drop are other sizes than the published ones.
 With --rates the rate is the best of several by the loss on the validation set after --trial updates (OUT-rates).
 """
 
@@ -45,7 +46,7 @@ from annotated.records import Record, about_corpus
 from annotated.training import Recipe, Run, average, list_checkpoints, train
 from annotated.transformer import BASE, Transformer
 
-SIZES = {"N": 4, "d_model": 128, "d_ff": 256, "h": 4, "P_drop": 0.3}
+SIZES = {"N": 4, "N_decoder": 4, "d_model": 128, "d_ff": 256, "h": 4, "P_drop": 0.3}  # the published ones
 CORPUS = {"raw": "multi30k-en-de", "tok": "multi30k-en-de-tok"}
 SCORING = {"raw": {}, "tok": {"tokenize": "none"}}
 ALPHAS = (0.0, 0.3, 0.6, 1.0, 1.4, 1.8)
@@ -115,6 +116,10 @@ def prepared(protocol, work, options):
     return corpus, vocabulary, *encoded
 
 
+def config_for(vocabulary, options):
+    return replace(BASE, **{name: getattr(options, name) for name in SIZES}, vocab=len(vocabulary), norm=options.norm)
+
+
 def recipe_for(seed, rate, options):
     return Recipe(steps=options.steps, warmup=options.warmup, rate=rate, source_tokens=options.tokens,
                   target_tokens=options.tokens, seed=seed, save_every=options.save_every, keep=1000,
@@ -171,7 +176,7 @@ def best_rate(protocol, options):
     name = name_of(protocol, "rates", options)
     work = options.work / name
     data = prepared(protocol, work, options)
-    config = replace(BASE, **SIZES, vocab=len(data[1]), norm=options.norm)
+    config = config_for(data[1], options)
     short = argparse.Namespace(**{**vars(options), "steps": options.trial, "save_every": options.trial,
                                   "warmup": max(1, round(options.warmup * options.trial / options.steps))})
     recipe = {**asdict(recipe_for(TRIAL, 1.0, short)), "rate": options.rates}
@@ -197,7 +202,7 @@ def one_seed(protocol, seed, rate, options):
         return read_json(folder / "scores.json")
     work, began = options.work / name, time.monotonic()
     data = corpus, vocabulary, *_ = prepared(protocol, work, options)
-    config = replace(BASE, **SIZES, vocab=len(vocabulary), norm=options.norm)
+    config = config_for(vocabulary, options)
     recipe = recipe_for(seed, rate, options)
     what = {"config": config, "recipe": recipe, "data": about_corpus(corpus)}
     with Record.begin(folder, free=("steps",), **what) as record:
@@ -229,6 +234,8 @@ def main():
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=Path("results/multi30k"))
     parser.add_argument("--work", type=Path, default=Path(".cache/14_multi30k"), help="checkpoints, while training")
+    for name, size in SIZES.items():
+        parser.add_argument(f"--{name}", type=type(size), default=size)
     parser.add_argument("--vocab", type=int, default=10_000)
     parser.add_argument("--norm", choices=("pre", "post"), default="pre", help="post is the paper's")
     parser.add_argument("--bpe_dropout", type=float, default=0.1)
