@@ -11,9 +11,11 @@ Each run is a file of its own under runs/, with its provenance. The same command
 missing, and in the middle of a run that was stopped. Several processes may share the work: each takes runs that
 no other has begun.
 
-The factor on the rate was chosen among 0.25, 0.5 and 1 by the base row's perplexity on the validation set after 500
-updates (--row base --seeds 99 --steps 500, and another --out). Updates, pairs and vocabulary are what two cores have
-time for; a GPU has time for more (--device cuda --width 2 --depth 1, and another --out).
+With --norm pre every row has its norm before each sub-layer, and one after the stack. With --rates the factor on the
+rate is the one at which base, of a seed of its own, has the lowest perplexity after --trial updates; the record keeps
+what was tried. In the record of rows as the paper has them it was chosen so among 0.25, 0.5 and 1, after 500 updates.
+Updates, pairs and vocabulary are what two cores have time for; a GPU has time for more (--device cuda --width 2
+--depth 1, and another --out).
 """
 
 import argparse
@@ -21,7 +23,7 @@ import os
 import shutil
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -30,20 +32,21 @@ from script import run
 from table_3 import CORPUS, small_recipe
 
 from annotated.corpora import load_corpus
+from annotated.cpu import CPURun
 from annotated.data import Subwords, token_batches
 from annotated.decoding import Translator
 from annotated.evaluation import _resampled_difference, accuracy, bleu, bleu_counts, perplexity
 from annotated.files import sha256_of, write_json
 from annotated.records import Record, about_corpus, read_run
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
-from annotated.training import train
-from annotated.transformer import Config
+from annotated.training import Run, train
 from annotated.variations import _PRE_NORM, _SCORES, RELEASED_PRESETS, TABLE_3, shrink
 
 RECURRENT = 640  # d_model of the recurrent baseline before the division, whose weights are then about as many as base's
 ROWS = TABLE_3 | _SCORES | _PRE_NORM | RELEASED_PRESETS | {"recurrent": None}
 ROWS.pop("paper")  # base under another name
 SEEDS = {"base": range(5)}  # of any other row: 0
+TRIAL = 99  # the seed of trainings that choose a rate
 
 
 def slug(row, seed):
@@ -51,13 +54,21 @@ def slug(row, seed):
     return row.replace(" ", "-").replace("=", "-") + f"-{seed}"
 
 
-def build(row, vocab, seed, width=8, depth=2):
-    """The untrained model of a row, its sizes divided by width and its layers by depth."""
+def build(row, vocab, seed, width=8, depth=2, norm=None):
+    """The untrained model of a row, its sizes divided by width and its layers by depth; norm: instead of the row's."""
     torch.manual_seed(seed)
     if ROWS[row] is None:
         return RecurrentSeq2Seq(RecurrentConfig(vocab, RECURRENT // width))
     config = replace(shrink(ROWS[row].config, width, depth), vocab=vocab)
+    if norm:
+        config = replace(config, norm=norm, final_norm=None)
     return ROWS[row].model(config)
+
+
+def start_of(row, device):
+    """The run of appendix N on a CPU, for models that have nothing else than a Config says."""
+    plain = ROWS[row] is not None and ROWS[row].scores is None
+    return CPURun if plain and torch.device(device).type == "cpu" else Run
 
 
 def interval(outputs, references):
@@ -70,16 +81,16 @@ def interval(outputs, references):
 def one_run(row, seed, corpus, vocabulary, options):
     """Train and measure; the training's folder is a cache that outlives an interrupt."""
     recipe = replace(small_recipe(ROWS[row], options), seed=seed)
-    encode = lambda rows: [(vocabulary.encode(s), vocabulary.encode(t)) for s, t in rows]  # noqa: E731
-    pairs, held_out = encode(corpus.train), encode(corpus.validation)
-    model, began = build(row, len(vocabulary), seed, options.width, options.depth), time.monotonic()
+    pairs, held_out = encoded(corpus, vocabulary)
+    began = time.monotonic()
+    model = build(row, len(vocabulary), seed, options.width, options.depth, options.norm)
     model.to(options.device)
     batches = partial(token_batches, pairs, recipe.source_tokens, recipe.target_tokens, recipe.seed)
     check = list(token_batches(held_out, options.tokens, options.tokens))
     measure = lambda m: {"perplexity": round(perplexity(m, check), 4), "accuracy": round(accuracy(m, check), 4)}  # noqa: E731
     folder = options.cache / slug(row, seed)
     Record.begin(folder, row=row, config=model.config, recipe=recipe)  # a run that was stopped goes on
-    log = train(model, recipe, batches, folder, measure)
+    log = train(model, recipe, batches, folder, measure, start_of(row, options.device))
     seconds = max(line.get("seconds", 0) for line in log)
     sources, references = (list(side) for side in zip(*corpus.validation, strict=True))
     model.eval()
@@ -98,6 +109,30 @@ def one_run(row, seed, corpus, vocabulary, options):
     write_json(options.out / "runs" / f"{slug(row, seed)}.json", made)
     shutil.rmtree(folder)
     return made
+
+
+def encoded(corpus, vocabulary):
+    """The training and the validation pairs as identifiers."""
+    parts = corpus.train, corpus.validation
+    return [[(vocabulary.encode(s), vocabulary.encode(t)) for s, t in part] for part in parts]
+
+
+def best_rate(corpus, vocabulary, options, record):
+    """The best of the rates by short trainings of base; those that are missing are made now."""
+    pairs, held_out = encoded(corpus, vocabulary)
+    check = list(token_batches(held_out, options.tokens, options.tokens))
+    scores = {"perplexity of base after a trial": {}, **record.scores}
+    tried = scores["perplexity of base after a trial"]
+    for rate in options.rates:
+        if str(rate) not in tried:
+            short = argparse.Namespace(**vars(options) | {"steps": options.trial, "rate": rate})
+            recipe = replace(small_recipe(ROWS["base"], short), seed=TRIAL)
+            model = build("base", len(vocabulary), TRIAL, options.width, options.depth, options.norm)
+            batches = partial(token_batches, pairs, recipe.source_tokens, recipe.target_tokens, recipe.seed)
+            train(model.to(options.device), recipe, batches, None, None, start_of("base", options.device))
+            tried[str(rate)] = round(perplexity(model, check), 4)
+            record.write_scores(scores)
+    return float(min(tried, key=tried.get))
 
 
 def epochs(pairs, recipe):
@@ -122,10 +157,13 @@ def taken(path):
 
 def begin(options, corpus, vocabulary):
     """The record that all runs share; one begun otherwise is not gone on with."""
-    config = replace(shrink(Config(), options.width, options.depth), vocab=len(vocabulary))
+    config = build("base", len(vocabulary), 0, options.width, options.depth, options.norm).config
     lengths = {part: len(getattr(corpus, part)) for part in ("train", "validation")}
+    recipe = asdict(small_recipe(TABLE_3["base"], options))
+    if options.rates:
+        recipe |= {"rate": options.rates, "trial": options.trial}
     return Record.begin(
-        options.out, recipe=small_recipe(TABLE_3["base"], options), subwords_sha256=sha256_of(vocabulary.model),
+        options.out, recipe=recipe, subwords_sha256=sha256_of(vocabulary.model),
         config=config, data=about_corpus(corpus, pairs=lengths))
 
 
@@ -136,7 +174,9 @@ def go(options):
     corpus = replace(corpus, train=corpus.train[: options.pairs], validation=corpus.validation[: options.pairs])
     vocabulary = Subwords.train((text for pair in corpus.train for text in pair), options.vocab)
     options.cache.mkdir(parents=True, exist_ok=True)
-    with begin(options, corpus, vocabulary):
+    with begin(options, corpus, vocabulary) as record:
+        if options.rates:
+            options.rate = best_rate(corpus, vocabulary, options, record)
         for row in options.row or ROWS:
             for seed in SEEDS.get(row, [0]) if options.seeds is None else options.seeds:
                 unless_made(row, seed, corpus, vocabulary, options)
@@ -162,6 +202,9 @@ def main(arguments=None):
     parser.add_argument("--steps", type=int, default=1500, help="updates of a run")
     parser.add_argument("--warmup", type=int, default=200)
     parser.add_argument("--rate", type=float, default=0.5, help="a factor on Eq. 3")
+    parser.add_argument("--rates", type=float, nargs="+", default=[], help="the best of these, by short trainings")
+    parser.add_argument("--trial", type=int, default=500, help="updates of a training that chooses the rate")
+    parser.add_argument("--norm", choices=("pre", "post"), help="of every row; default: as the row has it")
     parser.add_argument("--tokens", type=int, default=1500, help="of a batch, on each side, padding included")
     parser.add_argument("--vocab", type=int, default=2000)
     parser.add_argument("--pairs", type=int, default=10000, help="sentence pairs to train on, from the first")

@@ -175,7 +175,8 @@ def script(monkeypatch):
 def options(script, **more):
     from argparse import Namespace
 
-    return Namespace(**({"steps": 1500, "warmup": 200, "rate": 0.5, "tokens": 1500} | more))
+    usual = {"steps": 1500, "warmup": 200, "rate": 0.5, "tokens": 1500, "norm": None, "rates": []}
+    return Namespace(**(usual | more))
 
 
 def test_a_preset_changes_the_reduced_recipe_by_the_papers_factors(script):
