@@ -714,7 +714,7 @@ def save(folder: Path | str, model: nn.Module, vocabulary: Any, about: str = "")
 
     Args:
         folder: made where it does not exist.
-        model: a Transformer or a RecurrentSeq2Seq.
+        model: a Transformer or a RecurrentSeq2Seq; as float16, it takes half of the bytes.
         vocabulary: a Words or a Subwords.
         about: what the README is to say of data, licence and limits.
 
@@ -814,7 +814,7 @@ def _read_config(path):
 
 
 def load(folder: Path | str, device: str = "cpu", int8: bool = False) -> Translator:
-    """Load a model folder as a Translator.
+    """Load a model folder as a Translator that computes in float32.
 
     Args:
         folder: what `save` has written.

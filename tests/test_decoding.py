@@ -4,6 +4,7 @@ A model is asked only through `start`, `step` and `config`; what it should have 
 passes without a cache, through a search written here as plainly as possible.
 """
 
+import copy
 import itertools
 import json
 import math
@@ -496,6 +497,18 @@ def test_a_saved_folder_translates_the_same(kind, tmp_path):
     lines = ["the man sleeps.", "man the"]
     assert load(tmp_path / "model").translate(lines) == Translator(model, vocabulary).translate(lines)
     assert not [path for path in (tmp_path / "model").iterdir() if path.name.startswith(".")]
+
+
+def test_weights_written_in_half_precision_are_read_as_float32(tmp_path):
+    vocabulary = Words.build([("the man sleeps .", "der Mann schläft .")])
+    model = random_model("transformer", 1, len(vocabulary)).float()
+    save(tmp_path / "whole", model, vocabulary)
+    save(tmp_path / "half", copy.deepcopy(model).half(), vocabulary)
+    half, whole = ((tmp_path / name / "model.safetensors").stat().st_size for name in ("half", "whole"))
+    assert abs(whole - half - 2 * sum(p.numel() for p in model.parameters())) < 64, "the headers are nearly alike"
+    read = load(tmp_path / "half").model.state_dict()
+    assert {value.dtype for value in read.values()} == {torch.float32}
+    assert all(torch.equal(value, model.state_dict()[name].half().float()) for name, value in read.items())
 
 
 def test_the_page_of_a_folder_is_utf_8_wherever_it_is_written(tmp_path, monkeypatch):
