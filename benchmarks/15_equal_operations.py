@@ -23,13 +23,13 @@ from itertools import islice
 from pathlib import Path
 
 import torch
+from equal import operations, updates_for, weights
 from script import run
 
 from annotated.corpora import load_corpus
 from annotated.data import Subwords, token_batches
 from annotated.decoding import Translator
 from annotated.evaluation import bleu, perplexity
-from annotated.gpu import products
 from annotated.records import Record, about_corpus
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.training import Recipe, train
@@ -49,33 +49,6 @@ def build(name, vocab, seed):
     off = lambda d: abs(weights(vocab, d) - wanted)  # noqa: E731
     torch.manual_seed(seed)
     return RecurrentSeq2Seq(RecurrentConfig(vocab, min(range(32, 512, 16), key=off)))
-
-
-def weights(vocab, d_model):
-    """How many a recurrent network has."""
-    with torch.device("meta"):
-        return sum(p.numel() for p in RecurrentSeq2Seq(RecurrentConfig(vocab, d_model)).parameters())
-
-
-def multiply_adds(config, S, T):
-    """Of all matrix products of one sentence, forward, as chapter 15 counts them."""
-    if not isinstance(config, RecurrentConfig):
-        return products(config, S, T)
-    d = config.d_model
-    encoder = S * 2 * 3 * (d * (d // 2) + (d // 2) ** 2)  # two directions, three gates
-    decoder = T * 3 * 2 * d * d
-    attention = d * d + (S + T) * d * d + 2 * T * S * d
-    return encoder + decoder + attention + T * 2 * d * d + T * d * config.vocab
-
-
-def operations(config, pairs):
-    """Of one epoch of training: twice the multiply-adds, three times."""
-    return 6 * sum(multiply_adds(config, len(source) + 1, len(target) + 1) for source, target in pairs)
-
-
-def updates_for(total, config, pairs, batches):
-    """How many updates the operations pay for."""
-    return max(1, round(total / operations(config, pairs) * sum(1 for _ in batches(0, 0))))
 
 
 def trained(name, recipe, texts, folder=None):
