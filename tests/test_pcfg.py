@@ -1,0 +1,82 @@
+"""The treebank grammar of benchmarks/18_pcfg.py: the tree it finds is the likeliest one that its rules allow."""
+
+import importlib.util
+import math
+import sys
+from functools import cache
+
+import pytest
+import torch
+from chapters import ROOT
+
+from annotated.grammar import grammar_examples
+from annotated.parsing import _parse_brackets, _words_of, _write_tree, bracket_f1
+
+sys.path.append(str(ROOT / "benchmarks"))
+SPEC = importlib.util.spec_from_file_location("pcfg", ROOT / "benchmarks" / "18_pcfg.py")
+pcfg = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(pcfg)
+
+TREES = [example.tree for example in grammar_examples(train=300, validation=0, test=0)[0]]
+SEVERAL = "(S (NP (NNP Tom)) (VP (VBZ sees) (NP (DT a) (NN man)) (PP (IN in) (NP (DT a) (NN car))) (ADVP (RB here))) (. .))"
+
+
+def likeliest(grammar, words):
+    "The best log-probability of any derivation, by recursion over rules instead of tables."
+    rules = {}
+    for rule in range(len(grammar.head)):
+        part = grammar.left[rule], grammar.right[rule], grammar.log_p[rule]
+        rules.setdefault(int(grammar.head[rule]), []).append([value.item() for value in part])
+
+    @cache
+    def best(symbol, i, j):
+        if j == i + 1:
+            return grammar.scores(words[i])[symbol].item()
+        ways = (p + best(a, i, k) + best(b, k, j) for a, b, p in rules.get(symbol, []) for k in range(i + 1, j))
+        return max(ways, default=-math.inf)
+
+    return max(best(symbol, 0, len(words)) + root for symbol, root in enumerate(grammar.root.tolist()))
+
+
+@pytest.mark.parametrize("sizes", pcfg.GRAMMARS)
+def test_the_tree_found_is_the_likeliest(sizes):
+    grammar = pcfg.Grammar([*TREES[:60], SEVERAL], *sizes)
+    sentences = [_words_of(tree) for tree in TREES[60:66]] + ["Tom sees a car .".split(), "a man here .".split()]
+    found = [grammar.parse(words)[1] for words in sentences]
+    assert found == pytest.approx([likeliest(grammar, tuple(words)) for words in sentences], abs=1e-4)
+    assert sum(score > -math.inf for score in found) >= 4
+
+
+@pytest.mark.parametrize("sizes", pcfg.GRAMMARS)
+def test_one_tree_makes_a_grammar_of_that_tree(sizes):
+    (found, _) = pcfg.Grammar([SEVERAL], *sizes).parse(_words_of(SEVERAL))
+    assert found == SEVERAL
+
+
+def test_chains_are_one_symbol_and_come_back():
+    tree = "(TOP (S (NP (NN Rain)) (VP (VBZ falls))))"
+    (parsed,) = _parse_brackets(tree)
+    joined = pcfg.collapsed(parsed)
+    assert joined == ("TOP+S", ("NP+NN", "Rain"), ("VP+VBZ", "falls"))
+    inner = [pcfg.restored(*child)[0] for child in (("NP+NN", ["Rain"]), ("VP+VBZ", ["falls"]))]
+    assert _write_tree(pcfg.restored("TOP+S^", inner)[0]) == tree
+
+
+def test_probabilities_of_a_symbols_rules_add_up_to_1():
+    grammar = pcfg.Grammar(TREES, 2, 1)
+    sums = torch.zeros(len(grammar.symbols)).index_add_(0, grammar.head, grammar.log_p.exp())
+    assert {round(value, 4) for value in sums.tolist()} == {0.0, 1.0}
+    assert grammar.root.exp().sum() == pytest.approx(1)
+
+
+def test_new_sentences_of_the_grammar_are_parsed():
+    gold = [example.tree for example in grammar_examples(train=0, validation=0, test=40)[2]]
+    made, failed = pcfg.parsed(pcfg.Grammar(TREES, 2, 1), gold, "test")
+    assert failed < 4
+    assert pcfg.score(gold, made, ("S", "NP"))["f1"] > 90
+    assert bracket_f1(gold, made).f1 <= pcfg.score(gold, made, ("S", "NP"))["f1"]
+
+
+def test_a_sentence_without_a_parse_says_so():
+    grammar = pcfg.Grammar([SEVERAL], 1, 1)
+    assert grammar.parse(["sees", "sees"]) == (None, -math.inf)
