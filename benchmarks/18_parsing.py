@@ -25,6 +25,7 @@ from pathlib import Path
 import torch
 from script import run
 
+from annotated.cpu import CPURun
 from annotated.data import Words, token_batches
 from annotated.decoding import beam_search, greedy, packed
 from annotated.distributed import fast_run
@@ -52,7 +53,7 @@ from annotated.parsing import (
     right_branching,
 )
 from annotated.records import Record
-from annotated.training import Recipe, Run, average, train
+from annotated.training import Recipe, average, train
 from annotated.transformer import TINY, Transformer
 
 LENGTHS = (10, 20, 30, 40, 60, 10_000)  # a sentence's words, at most, of each group in the record
@@ -220,9 +221,7 @@ def go(options):
     held_out = [_words_of(tree) for tree in some]
 
     batches = partial(token_batches, pairs, options.words, options.words, options.seed)
-    start = Run
-    if device.type == "cuda":
-        start = partial(fast_run, precision="bfloat16")
+    start = partial(fast_run, precision="bfloat16") if device.type == "cuda" else CPURun
 
     def evaluate(model):
         fast = quick(model)

@@ -18,7 +18,7 @@ from annotated.figures import attention_maps, without_head
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
-NAME = "tatoeba-cpu"
+NAME = "tatoeba-en-de"
 START = "When did she get married?"
 
 
