@@ -28,6 +28,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from inside import INSIDE, Changed
 from script import run
 from table_3 import CORPUS, small_recipe
 
@@ -45,6 +46,7 @@ from annotated.variations import _PRE_NORM, _SCORES, RELEASED_PRESETS, TABLE_3, 
 RECURRENT = 640  # d_model of the recurrent baseline before the division, whose weights are then about as many as base's
 ROWS = TABLE_3 | _SCORES | _PRE_NORM | RELEASED_PRESETS | {"recurrent": None}
 ROWS.pop("paper")  # base under another name
+ROWS |= INSIDE
 SEEDS = {"base": range(5)}  # of any other row: 0
 TRIAL = 99  # the seed of trainings that choose a rate
 
@@ -67,7 +69,7 @@ def build(row, vocab, seed, width=8, depth=2, norm=None):
 
 def start_of(row, device):
     """The run of appendix N on a CPU, for models that have nothing else than a Config says."""
-    plain = ROWS[row] is not None and ROWS[row].scores is None
+    plain = ROWS[row] is not None and ROWS[row].scores is None and not isinstance(ROWS[row], Changed)
     return CPURun if plain and torch.device(device).type == "cpu" else Run
 
 
@@ -177,7 +179,7 @@ def go(options):
     with begin(options, corpus, vocabulary) as record:
         if options.rates:
             options.rate = best_rate(corpus, vocabulary, options, record)
-        for row in options.row or ROWS:
+        for row in options.row or [row for row in ROWS if row not in INSIDE]:
             for seed in SEEDS.get(row, [0]) if options.seeds is None else options.seeds:
                 unless_made(row, seed, corpus, vocabulary, options)
 

@@ -12,6 +12,7 @@ import torch
 from shapes import checked, unseen
 
 from annotated import variations
+from annotated.attention import scaled_dot_product_attention
 from annotated.decoding import Translator, beam_search, greedy
 from annotated.training import Recipe
 from annotated.transformer import BASE, TINY, Config
@@ -186,6 +187,37 @@ def test_a_preset_changes_the_reduced_recipe_by_the_papers_factors(script):
     assert (v3.warmup, v3.rate, v3.beta2) == (400, 1.0, 0.997)
     assert v3.source_tokens == v3.target_tokens == 1500 * 8 * 4096 // 25000
     assert script.small_recipe(None, options(script)) == base
+
+
+def test_the_scale_inside_is_the_papers_at_the_root_and_else_another(script):
+    from inside import POWERS, scaled
+
+    torch.manual_seed(0)
+    Q, K, V = (torch.randn(3, 5, 7, 11, dtype=torch.double) for _ in range(3))
+    found = {name: scaled(power, Q, K, V) for name, power in POWERS.items()}
+    for name, divisor in (("none", 1), ("root", 11**0.5), ("d_k", 11)):
+        torch.testing.assert_close(found[name], (Q @ K.mT / divisor).softmax(-1) @ V)
+    torch.testing.assert_close(found["root"], scaled_dot_product_attention(Q, K, V))
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_rows_without_a_part_lack_it_and_are_cached_alike(script, norm):
+    from inside import layers_of
+
+    source, target = torch.randint(4, 50, (3, 7)), torch.randint(4, 50, (3, 5))
+    for row in ("no FFN", "no residual N=4", "scale none d_k=16"):
+        model = script.build(row, 50, 0, 8, 2, norm).double().eval()
+        logits, state = model(source, target), model.start(source)
+        for t in range(5):
+            step, state = model.step(target[:, t], state)
+            torch.testing.assert_close(step, logits[:, t])
+    bare = script.build("no residual N=4", 50, 0, 8, 2, norm).double().eval()
+    x = torch.randn(2, 3, bare.config.d_model, dtype=torch.double)
+    for layer in layers_of(bare):
+        gone = [part(x, torch.zeros_like) for part in layer.add_norm]
+        assert all(torch.equal(y, torch.zeros_like(x)) for y in gone), "nothing of x is left where a sub-layer adds 0"
+    less, base = (sum(p.numel() for p in script.build(row, 50, 0).parameters()) for row in ("no FFN", "base"))
+    assert base - less == 6 * (2 * 64 * 256 + 64 + 256)
 
 
 def test_a_run_that_another_process_has_is_left_to_it(script, tmp_path):
