@@ -169,6 +169,11 @@ def begin(options, corpus, vocabulary):
         config=config, data=about_corpus(corpus, pairs=lengths))
 
 
+def usual_rows(norm):
+    """The rows that are run if none are named: with a norm of their own all, else those of Table 3."""
+    return [row for row in ROWS if row in TABLE_3 or not norm and row not in INSIDE]
+
+
 def go(options):
     """Make the runs that the record lacks."""
     torch.set_num_threads(options.threads)
@@ -179,7 +184,7 @@ def go(options):
     with begin(options, corpus, vocabulary) as record:
         if options.rates:
             options.rate = best_rate(corpus, vocabulary, options, record)
-        for row in options.row or [row for row in ROWS if row not in INSIDE]:
+        for row in options.row or usual_rows(options.norm):
             for seed in SEEDS.get(row, [0]) if options.seeds is None else options.seeds:
                 unless_made(row, seed, corpus, vocabulary, options)
 

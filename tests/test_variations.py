@@ -228,6 +228,12 @@ def test_a_run_that_another_process_has_is_left_to_it(script, tmp_path):
     assert not script.taken(lock), "that process is gone"
 
 
+def test_with_a_norm_for_all_the_usual_rows_are_table_3s(script):
+    assert script.usual_rows("pre") == list(TABLE_3)
+    assert {"additive", "recurrent", "pre-norm base", *TABLE_3} < set(script.usual_rows(None))
+    assert not {"no FFN", "residual N=2"} & set(script.usual_rows(None))
+
+
 def test_every_row_has_a_file_name_of_its_own(script):
     names = {script.slug(row, seed) for row in script.ROWS for seed in (0, 1)}
     assert len(names) == 2 * len(script.ROWS)
