@@ -11,6 +11,9 @@ then the test part is decoded once without constraint and once with, and scored:
     strict        what the model writes by itself; output that is no tree over the words counts as no bracket
     repaired      the same output, made a tree by `repair`
     constrained   the model may choose only among tokens that a tree can go on with
+
+With --network recurrent the parser is the network of chapter 1, of as many weights as the Transformer of these sizes,
+under the same constraint; it needs a --rate of its own. With --share the first trees of the training part only.
 """
 
 import argparse
@@ -24,6 +27,8 @@ from pathlib import Path
 
 import torch
 from script import run
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from annotated.cpu import CPURun
 from annotated.data import Words, token_batches
@@ -53,8 +58,40 @@ from annotated.parsing import (
     right_branching,
 )
 from annotated.records import Record
-from annotated.training import Recipe, average, train
+from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
+from annotated.training import Recipe, Run, average, train
 from annotated.transformer import TINY, Transformer
+
+
+class RecurrentParser(RecurrentSeq2Seq):
+    """The network of chapter 1, whose sources and targets have vocabularies of their own."""
+
+    def __init__(self, config, words):
+        super().__init__(config)
+        self.source_embedding = nn.Embedding(words, config.d_model, config.pad)
+
+    def encode(self, source):
+        x = self.dropout(self.source_embedding(source))  # (B, S, d_model)
+        lengths = (source != self.config.pad).sum(-1).cpu()
+        packed_x = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return pad_packed_sequence(self.encoder(packed_x)[0], True, total_length=source.shape[1])[0]
+
+
+def recurrent(words, tokens, P_drop, wanted):
+    """A recurrent parser whose number of weights is nearest to the one wanted."""
+    def made(d):
+        return RecurrentParser(RecurrentConfig(tokens, d, P_drop), words)
+
+    def off(d):
+        with torch.device("meta"):
+            return abs(weights(made(d)) - wanted)
+
+    return made(min(range(16, 1040, 16), key=off))
+
+
+def weights(model):
+    return sum(p.numel() for p in model.parameters())
+
 
 LENGTHS = (10, 20, 30, 40, 60, 10_000)  # a sentence's words, at most, of each group in the record
 
@@ -76,6 +113,7 @@ def read(options):
             parts["train"] = [tree for i, tree in enumerate(whole) if i % 10]
         about = {"treebank": options.treebank, "licence": published.licence,
                  "sha256": {file.path: file.sha256 for file in published.files}}
+    parts["train"] = parts["train"][: len(parts["train"]) * options.share // 100]
     if options.trees:
         parts = {part: trees[: options.trees] for part, trees in parts.items()}
     about["sentences"] = {part: len(trees) for part, trees in parts.items()}
@@ -85,7 +123,7 @@ def read(options):
 def prepared(options):
     """What `read` gives, the vocabularies, and the encoded training trees; kept, so that going on is quick."""
     kept = options.work / "prepared.json"
-    names = ("treebank", "train", "dev", "test", "least", "trees", "words")
+    names = ("treebank", "train", "dev", "test", "least", "trees", "words", "share")
     asked = repr([getattr(options, name) for name in names])
     found = read_json(kept) if kept.exists() else {}
     if found.get("asked") != asked:
@@ -217,11 +255,16 @@ def go(options):
                     save_every=options.save_every, keep=10)
     torch.manual_seed(options.seed)
     model = init_cross_attention_diagonal(Transformer(config)).to(device)
+    if options.network == "recurrent":
+        torch.manual_seed(options.seed)
+        model = recurrent(len(words), len(tokens), options.P_drop, weights(model)).to(device)
     some = parts["dev"][:: max(1, len(parts["dev"]) // 150)]
     held_out = [_words_of(tree) for tree in some]
 
     batches = partial(token_batches, pairs, options.words, options.words, options.seed)
     start = partial(fast_run, precision="bfloat16") if device.type == "cuda" else CPURun
+    if options.network == "recurrent":
+        start = Run
 
     def evaluate(model):
         fast = quick(model)
@@ -232,8 +275,8 @@ def go(options):
                 "constrained_f1": round(bracket_f1(some, trees_from(bound, held_out, "constrained")).f1, 2)}
 
     what = {
-        "seed": options.seed, "config": config, "recipe": recipe, "data": about, "least": options.least,
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "seed": options.seed, "config": model.config, "recipe": recipe, "data": about, "least": options.least,
+        "network": options.network, "share": options.share, "parameters": weights(model),
         "vocabulary": {"words": len(words), "tokens": len(tokens)},
         "training": {"sentences": len(pairs), "words": sum(len(source) - 1 for source, _ in pairs)},
     }
@@ -259,6 +302,8 @@ def main():
     parser.add_argument("--treebank", default="treebank-craft", choices=list(TREEBANKS))
     for part in ("train", "dev", "test"):
         parser.add_argument(f"--{part}", type=Path, help="a file or folder of bracketed trees, instead of --treebank")
+    parser.add_argument("--network", choices=("Transformer", "recurrent"), default="Transformer")
+    parser.add_argument("--share", type=int, default=100, help="of the training trees, in percent")
     parser.add_argument("--N", type=int, default=2, help="layers of each stack (default 2; 4 in the paper)")
     parser.add_argument("--d_model", type=int, default=128, help="(default 128; 1024 in the paper)")
     parser.add_argument("--d_ff", type=int, default=512)

@@ -1,4 +1,5 @@
-"""The treebank grammar of benchmarks/18_pcfg.py: the tree it finds is the likeliest one that its rules allow."""
+"""The parser's rivals in benchmarks/: a treebank grammar, whose tree is the likeliest one that its rules allow, and
+the network of chapter 1 with a vocabulary for each side."""
 
 import importlib.util
 import math
@@ -9,13 +10,22 @@ import pytest
 import torch
 from chapters import ROOT
 
+from annotated.decoding import greedy
 from annotated.grammar import grammar_examples
 from annotated.parsing import _parse_brackets, _words_of, _write_tree, bracket_f1
+from annotated.recurrent import RecurrentSeq2Seq
 
 sys.path.append(str(ROOT / "benchmarks"))
-SPEC = importlib.util.spec_from_file_location("pcfg", ROOT / "benchmarks" / "18_pcfg.py")
-pcfg = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(pcfg)
+
+
+def program(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"18_{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+pcfg, parsing = program("pcfg"), program("parsing")
 
 TREES = [example.tree for example in grammar_examples(train=300, validation=0, test=0)[0]]
 SEVERAL = "(S (NP (NNP Tom)) (VP (VBZ sees) (NP (DT a) (NN man)) (PP (IN in) (NP (DT a) (NN car))) (ADVP (RB here))) (. .))"
@@ -80,3 +90,16 @@ def test_new_sentences_of_the_grammar_are_parsed():
 def test_a_sentence_without_a_parse_says_so():
     grammar = pcfg.Grammar([SEVERAL], 1, 1)
     assert grammar.parse(["sees", "sees"]) == (None, -math.inf)
+
+
+def test_the_recurrent_parser_is_chapter_1s_network_with_two_vocabularies():
+    torch.manual_seed(0)
+    model = parsing.recurrent(words=40, tokens=23, P_drop=0.0, wanted=20_000).eval()
+    assert abs(parsing.weights(model) - 20_000) < 4000
+    twin = RecurrentSeq2Seq(model.config).eval()
+    twin.load_state_dict({name: value for name, value in model.state_dict().items() if name != "source_embedding.weight"})
+    twin.embedding.weight.data[:] = model.source_embedding.weight.data[:23]
+    source = torch.tensor([[5, 9, 22, 2], [7, 2, 0, 0]])
+    torch.testing.assert_close(model.encode(source), twin.encode(source))
+    found = greedy(model, torch.tensor([[39, 4, 2]]), max_len=5)
+    assert all(i < 23 for i in found[0]), "sources may have identifiers that targets do not have"
