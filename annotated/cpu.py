@@ -68,7 +68,9 @@ class _Products:
 
     def by_weight(self, G, x):
         """The gradient by W, (k, m), from G (n, k) and x (n, m)."""
-        return self.multiply(G.t(), x.t()) if "weight" in self.names else G.t() @ x
+        if "weight" not in self.names:
+            return G.t() @ x
+        return self.multiply(x.t(), G.t()).t()  # of two turned factors it copies the first
 
 
 class _Linear(torch.autograd.Function):
