@@ -66,7 +66,7 @@ def test_a_linear_map_by_onednn_is_the_plain_one(kind, names):
 
 def test_each_product_is_made_by_the_library_that_is_named(calls):
     x, W = torch.randn(13, 17, requires_grad=True), torch.randn(19, 17, requires_grad=True)
-    wanted = {"forward": (13, 17, 19), "input": (13, 19, 17), "weight": (19, 13, 17)}
+    wanted = {"forward": (13, 17, 19), "input": (13, 19, 17), "weight": (17, 13, 19)}
     for name in NAMES:
         LinearMaps({"19x17": [name]})(x, W).sum().backward()
         assert calls == [wanted[name]]
