@@ -1,4 +1,4 @@
-"""Score a model trained on Multi30k, once, and keep what is worth reading of its outputs.
+"""Score a model of real text, once, and keep what is worth reading of its outputs.
 
     ANNOTATED_DATA=... python benchmarks/12_multi30k.py --model results/multi30k-cpu [--threads 2]
     ANNOTATED_DATA=... python benchmarks/12_multi30k.py --model results/multi30k-tok-cpu --corpus multi30k-en-de-tok
@@ -21,14 +21,16 @@ from annotated.decoding import load, save
 from annotated.evaluation import bleu
 from annotated.records import Record, about_model, provenance
 
+RAW = {
+    "cased, tokeniser 13a (the score above)": {},
+    "lower-cased, tokeniser 13a": {"lowercase": True},
+    "cased, tokeniser intl": {"tokenize": "intl"},
+    "cased, split at spaces only": {"tokenize": "none"},
+    "lower-cased, split at spaces only": {"tokenize": "none", "lowercase": True},
+}
 PROTOCOLS = {
-    "multi30k-en-de": {
-        "cased, tokeniser 13a (the score above)": {},
-        "lower-cased, tokeniser 13a": {"lowercase": True},
-        "cased, tokeniser intl": {"tokenize": "intl"},
-        "cased, split at spaces only": {"tokenize": "none"},
-        "lower-cased, split at spaces only": {"tokenize": "none", "lowercase": True},
-    },
+    "multi30k-en-de": RAW,
+    "tatoeba-en-de": RAW,
     "multi30k-en-de-tok": {
         "tokenised files, split at spaces only (the score above)": {"tokenize": "none"},
         "the same, cut further by tokeniser 13a": {},
