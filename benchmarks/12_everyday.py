@@ -1,10 +1,11 @@
-"""How many everyday sentences do the book's models of Tatoeba translate rightly?
+"""How many everyday sentences does the book's model of Tatoeba translate rightly?
 
-    ANNOTATED_DATA=... python benchmarks/12_everyday.py [--models results/tatoeba-cpu ...] [--out results/12-everyday]
+    ANNOTATED_DATA=... python benchmarks/12_everyday.py [--model results/tatoeba-cpu] [--out results/12-everyday]
 
-Thirty-three sentences as they stand in phrase books, chosen before any of them was given to the larger model. What is
-right is a pattern, written down beforehand as well; it may end in a mark of punctuation. The record says which of the
-sentences stand in the training text word for word. Beam 4, alpha 0.6. Writes run.json and scores.json.
+Thirty-three sentences as they stand in phrase books, chosen before any of them was translated. What is right is a
+pattern, and may end in a mark of punctuation; one pattern was widened after the first run, which showed a right answer
+that it lacked. The record says which of the sentences stand in the training text word for word. Beam 4, alpha 0.6.
+Writes run.json and scores.json.
 """
 
 import argparse
@@ -70,22 +71,19 @@ def go(options):
     known = {source for source, _ in corpus.train}
     rows = [{"english": english, "right": pattern, "in training": english in known}
             for english, pattern in EVERYDAY.items()]
-    what = {"model": [about_model(folder) for folder in options.models], "data": about_corpus(corpus)}
+    what = {"model": about_model(options.model), "data": about_corpus(corpus)}
     with Record.begin(options.out, anew=True, **what) as record:
-        scores = {"sentences": rows, "right": {}}
-        for folder in options.models:
-            made = load(folder).translate(list(EVERYDAY))
-            for row, german in zip(rows, made, strict=True):
-                row[folder.name] = german
-            scores["right"][folder.name] = sum(map(is_right, made, EVERYDAY.values()))
-            record.write_scores(scores)
-    print(scores["right"], sum(row["in training"] for row in rows), "of", len(rows), "stand in the training text")
+        made = load(options.model).translate(list(EVERYDAY))
+        for row, german in zip(rows, made, strict=True):
+            row["german"] = german
+        count = sum(map(is_right, made, EVERYDAY.values()))
+        record.write_scores({"sentences": rows, "right": count})
+    print(f"{count} of {len(rows)} are right")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    models = [Path("results/tatoeba-cpu"), Path("results/tatoeba-en-de")]
-    parser.add_argument("--models", type=Path, nargs="+", default=models)
+    parser.add_argument("--model", type=Path, default=Path("results/tatoeba-cpu"))
     parser.add_argument("--out", type=Path, default=Path("results/12-everyday"))
     return run(go, parser.parse_args())
 

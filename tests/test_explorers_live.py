@@ -18,7 +18,7 @@ from annotated.figures import attention_maps, without_head
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
-NAME = "tatoeba-en-de"
+NAME = "tatoeba-cpu"
 START = "When did she get married?"
 
 
@@ -249,15 +249,18 @@ def inside(source, written):
     config, found = model.config, {}
     split = lambda x: x.unflatten(-1, (config.h, -1))  # noqa: E731
     maps = attention_maps(model, source, target)
+    depth = {"encoder": config.N, "decoder": config.decoder_layers}
     for n in range(config.N):
         for kind, box in (("encoder", "encoder.self_attention"), ("decoder", "decoder.self_attention"), ("cross", "decoder.cross_attention")):
+            if n >= depth[box.split(".")[0]]:
+                continue
             at = f"{box.split('.')[0]}.layers.{n}.{box.split('.')[1]}"
             for part in "QKV":
                 found[box, part, n] = split(seen[f"{at}.W_{part}"][1])
             found[box, "heads", n] = split(seen[f"{at}.W_O"][0])
             found[box, "output", n] = seen[f"{at}.W_O"][1]
             found[box, "weights", n] = maps[kind][n][0].transpose(0, 1)  # (T, h, S)
-        for stack in ("encoder", "decoder"):
+        for stack in (name for name in depth if n < depth[name]):
             hidden, out = seen[f"{stack}.layers.{n}.feed_forward.W_2"]
             found[f"{stack}.feed_forward", "hidden", n], found[f"{stack}.feed_forward", "output", n] = hidden, out
             for i in range(2 if stack == "encoder" else 3):
@@ -280,7 +283,7 @@ def test_every_box_shows_what_its_module_computes(text):
     steps = len(written)
     expression = """(async () => {
       const found = await it.ask(model, given), out = [];
-      for (const box of it.BOXES) for (const part of it.partsOf(box)) for (let layer = 0; layer < (/embedding|positions|logits|softmax/.test(box) ? 1 : 2); layer++)
+      for (const box of it.BOXES) for (const part of it.partsOf(box)) for (let layer = 0; layer < (/embedding|positions|logits|softmax/.test(box) ? 1 : found.config[box.startsWith("encoder") ? "N" : "N_decoder"]); layer++)
         for (let head = 0; head < (["weights", "Q", "K", "V", "heads"].includes(part) ? 4 : 1); head++)
           for (const step of box.startsWith("encoder") ? [0] : [1, 3, found.steps.length])
             out.push([{ box, part, layer, head, step }, it.look(found, { box, part, layer, head, step })]);
@@ -309,7 +312,7 @@ def test_every_box_shows_what_its_module_computes(text):
         torch.testing.assert_close(torch.tensor(view["rows"], dtype=torch.float32), rows.float(), rtol=1e-4, atol=1e-4, msg=lambda m, state=state: f"{state}: {m}")
         letters = view["shape"].strip("()").split(", ")
         assert len(letters) == len(view["sizes"]) and len(view["labels"]) == len(rows)
-        assert view["sizes"][-1] == (4000 if "vocab" in letters else rows.shape[1])
+        assert view["sizes"][-1] == (len(reference(NAME).vocabulary) if "vocab" in letters else rows.shape[1])
     assert kinds == wanted.keys() and steps > 3
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "book" / "_static" / "explorers"
-MODEL = "tatoeba-en-de"
+MODEL = "tatoeba-cpu"
 NAMES = ("beam", "model", "without")
 DIGITS = 5  # of each number: more than are shown
 

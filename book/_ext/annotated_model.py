@@ -9,7 +9,7 @@ from pathlib import Path
 from sphinx.util import logging
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-MODELS = ("tatoeba-en-de", "grammar-tiny")
+MODELS = ("tatoeba-cpu", "grammar-tiny")
 BUDGET = 8_000_000  # bytes of a script
 log = logging.getLogger(__name__)
 

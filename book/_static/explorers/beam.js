@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-  const { words, el, svg, canvas, once, slider, table, explorer, live } = globalThis.annotated;
+  const { words, el, svg, canvas, once, renew, slider, table, explorer, live } = globalThis.annotated;
   const { shown, written, sentence, player, LONGEST } = live;
   const START = { text: "When did she get married?", beam: 2, alpha: 0.6, step: 4 }; // the chapter's search
   const COLUMN = 92, ROW = 46, WIDE = 76, HIGH = 36, TOP = 26; // of the tree, in px: it is not scaled
@@ -147,14 +147,14 @@
 
     function draw() {
       const left = stage.scrollLeft;
-      stage.replaceChildren(tree(found, step));
+      renew(stage, tree(found, step));
       stage.scrollLeft = Math.max(left, COLUMN * (step + 1) - stage.clientWidth);
       if (COLUMN * step < stage.scrollLeft) stage.scrollLeft = COLUMN * (step - 1);
       where.textContent = `step ${step} of ${found.steps.length}`;
       steps.told();
       const over = step === found.steps.length ? ` The translation: ${found.said}` : "";
       const going = step > 1 ? found.steps[step - 2].hypotheses.filter(({ score }) => score === null).length : 1;
-      below.replaceChildren(
+      renew(below,
         el("p", { class: "verdict" }, reason(found, step), over),
         el("p", {}, `The best of ${going} \u00d7 ${words(found.vocab, 0)} candidates, by log P; in the tree, dashed boxes are not kept:`), list(found, step), finished(found, step));
       say(`Step ${step}. ${reason(found, step)}${over}`);

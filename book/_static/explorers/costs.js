@@ -79,7 +79,7 @@
     function show([sizes, count]) {
       const at = (n) => count({ ...sizes, n });
       const all = [...at(2).operations, ...at(last).operations].map(Math.log10);
-      const [low, high] = [Math.floor(Math.min(...all)), Math.ceil(Math.max(...all))];
+      const [low, high] = [2 * Math.floor(Math.min(...all) / 2), 2 * Math.ceil(Math.max(...all) / 2)]; // so that it seldom moves
       if (powers !== `${low} ${high}`) scale(low, high);
       const now = count(sizes), along = VALUES.n.map((n) => [x(n), at(n).operations]);
       set(here, { d: `M${x(sizes.n)} ${y(10 ** low)}V${y(10 ** high)}` });

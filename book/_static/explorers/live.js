@@ -3,7 +3,7 @@
 
 (() => {
   const { el, field, once, still, button } = globalThis.annotated;
-  const MODEL = "tatoeba-en-de"; // the weights that all of them share
+  const MODEL = "tatoeba-cpu"; // the weights that all of them share
   const LONGEST = 40; // tokens of a sentence: what is typed is answered while one types
 
   /** A piece as one reads it: a dot stands before a piece that continues a word. */

@@ -121,22 +121,25 @@
       say(`${titleOf(box)}, ${place}. ${where.textContent}`);
     }
 
+    const layersOf = (box) => (box.startsWith("encoder") ? found.config.N : found.config.N_decoder);
+
     function choose(box) { // a box's own parts; a box of the decoder needs a step of the decoder
       if (kindOf(box) !== kindOf(state.box)) state.part = partsOf(box)[0];
       state.box = box;
+      state.layer = Math.min(state.layer, layersOf(box) - 1); // the stacks may be of different depth
       if (box.startsWith("decoder") && !state.step) state.step = 1;
       offer();
       draw();
     }
 
     function offer() {
-      const { box, part, layer, head } = state, { N, N_decoder, h } = found.config;
+      const { box, part, layer, head } = state, { h } = found.config;
       const numbered = (n) => Object.fromEntries(Array.from({ length: n }, (_, i) => [i, String(i + 1)]));
       const set = (name, number) => (x) => { state[name] = number ? Number(x) : x; if (name === "part") offer(); draw(); };
       const held = choices.contains(document.activeElement) ? document.activeElement.closest("fieldset")?.querySelector("legend").textContent : null;
       choices.replaceChildren(...[
         partsOf(box).length > 1 && choice({ label: "Part", options: Object.fromEntries(partsOf(box).map((x) => [x, x])), value: part, change: set("part") }),
-        /layers/.test(nameOf(state)) && choice({ label: "Layer", options: numbered(box.startsWith("encoder") ? N : N_decoder), value: layer, change: set("layer", true) }),
+        /layers/.test(nameOf(state)) && choice({ label: "Layer", options: numbered(layersOf(box)), value: layer, change: set("layer", true) }),
         perHead(part) && kindOf(box) === "attention" && choice({ label: "Head", options: numbered(h), value: head, change: set("head", true) }),
       ].filter(Boolean));
       if (held) [...choices.children].find((one) => one.querySelector("legend").textContent === held)?.querySelector("input:checked").focus();
