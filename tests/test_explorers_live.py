@@ -4,6 +4,7 @@ import json
 import random
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,9 +13,11 @@ import torch
 from explore import FOLDER, alive, browser, needs, node, with_browser, with_node  # noqa: F401
 from test_in_page import EVERYDAY, exported, reference
 
-from annotated.decoding import _beam_step, _Beams, _select, _widen, cannot_improve, greedy, length_penalty
+from annotated.decoding import _beam_step, _Beams, _select, _widen, cannot_improve, greedy, length_penalty, save
 from annotated.embedding import positional_encoding
 from annotated.figures import attention_maps, without_head
+from annotated.page import to_page
+from annotated.transformer import TINY, Transformer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
@@ -371,6 +374,26 @@ def test_the_model_is_walked_by_keyboard(alive, width):  # noqa: F811
     page.get_by_role("textbox").fill(EVERYDAY[1])
     answered(page)
     assert len(page.query_selector_all(".panel svg text.q")) == greedy_of(EVERYDAY[1])[0].shape[1]
+
+
+@with_browser
+def test_a_box_of_the_shallower_stack_shows_its_last_layer(alive, tmp_path):  # noqa: F811
+    vocabulary = reference(NAME).vocabulary
+    torch.manual_seed(0)
+    save(tmp_path / NAME, Transformer(replace(TINY, vocab=len(vocabulary), N=3, N_decoder=2)), vocabulary)
+    to_page(tmp_path / NAME, tmp_path / f"{NAME}.js")
+    still = (FOLDER.parent.parent / "img/figure-1.svg").read_text(encoding="utf-8")
+    page = alive("model", 1280, inside=still)
+    page.set_default_timeout(120_000)
+    page.add_script_tag(path=tmp_path / f"{NAME}.js")
+    page.get_by_role("textbox").fill("Dogs bark.")
+    answered(page)
+    page.locator(".part[aria-label^='encoder: self attention']").click()
+    page.locator("fieldset", has_text="Layer").get_by_label("3", exact=True).check()
+    assert "layer 3" in page.locator(".panel p").first.inner_text()
+    page.locator(".part[aria-label^='decoder: feed forward']").click()
+    assert "layer 2" in page.locator(".panel p").first.inner_text()
+    assert page.locator("fieldset", has_text="Layer").locator("input").count() == 2
 
 
 # ---- chapter 4: heads switched off
