@@ -820,6 +820,12 @@ def _train_as(backend, options):
             _finish(model, vocabulary, corpus, folder, recipe.keep, options.score)
 
 
+def _at_distances(pairs, most):
+    """At most so many of a list, at equal distances from its first to its end."""
+    count = min(most, len(pairs))
+    return [pairs[i * len(pairs) // count] for i in range(count)]
+
+
 def _finish(model, vocabulary, corpus, folder, keep, most):
     """Average the last checkpoints; save the model, score it on held-out pairs, describe."""
     used = average(model, folder, keep)
@@ -827,7 +833,7 @@ def _finish(model, vocabulary, corpus, folder, keep, most):
     save(folder, model, vocabulary, _describe(corpus, model.config, run, used))
     print(f"{folder} holds the model: the mean of {used} checkpoints", file=sys.stderr)
     if most:
-        scores, _ = _score(Translator(model, vocabulary), corpus.validation[:most])
+        scores, _ = _score(Translator(model, vocabulary), _at_distances(corpus.validation, most))
         _write_scores(folder, {**scores, "corpus": corpus.name, "split": "validation"})
         about = _describe(corpus, model.config, run, used, scores)
         write_text(folder / "README.md", about)

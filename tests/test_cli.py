@@ -1290,3 +1290,11 @@ def test_a_full_or_broken_stderr_changes_no_status(tmp_path, text):
         process.kill()
     newest = max(path.name for path in (tmp_path / "out" / "checkpoints").iterdir())
     assert int(newest) > 5 and json.loads(log.read_text().splitlines()[-1])["step"] == int(newest)
+
+
+@pytest.mark.parametrize("size, most", [(10, 10), (10, 1000), (10, 3), (10, 7), (1, 1), (0, 5)])
+def test_the_pairs_that_are_scored_come_from_the_whole_held_out_part(size, most):
+    found = cli._at_distances(list(range(size)), most)
+    assert len(found) == len(set(found)) == min(size, most) and found == sorted(found)
+    gaps = {b - a for a, b in zip(found, [*found[1:], size])}
+    assert not found or found[0] == 0 and max(gaps) - min(gaps) <= 1, "no end of it is left out"
