@@ -116,8 +116,15 @@ def lines(key, names):
     expected, _ = compared(key)
     digits = 2 if key == "ppl" else 1
     seeds = f"{len(runs()['base'])} seeds"
+
+    def verdict(theirs, shown):
+        if shown in ("", "undecided"):
+            return shown or seeds
+        same = (theirs > 0) == ((key == "bleu") == (shown == "better"))
+        return f"{shown}, {'as in' if same else 'unlike'} the paper"
+
     return {
-        name: [shown or seeds, f"{PAPER[name][key]:.{digits}f}", signed(theirs), f"{mean:.{digits}f}", signed(ours)]
+        name: [verdict(theirs, shown), f"{PAPER[name][key]:.{digits}f}", signed(theirs), f"{mean:.{digits}f}", signed(ours)]
         for name, (theirs, ours, mean, shown) in expected.items() if name in names
     }
 

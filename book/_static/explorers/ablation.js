@@ -95,11 +95,16 @@
 
     function show() {
       const { key, group, all, rows } = state();
-      const { name, digits } = MEASURES[key];
+      const { name, digits, better } = MEASURES[key];
       const signed = (x) => (x >= 0.5 / 10 ** digits ? "+" : "") + words(x, digits);
       const base = all.rows.find((row) => row.name === "base");
+      const verdict = ({ shown, paper, n }) => {
+        if (!shown) return `${n} seeds`;
+        if (shown === "undecided") return shown;
+        return `${shown}, ${shown === (paper * better > 0 ? "better" : "worse") ? "as in the paper" : "unlike the paper"}`;
+      };
       const lines = [base, ...rows].map((row) => [
-        el("span", { class: "layer" }, row.name, el("small", {}, row.shown ? `ours: ${row.shown}` : `ours: ${row.n} seeds`)),
+        el("span", { class: "layer" }, row.name, el("small", {}, `ours: ${verdict(row)}`)),
         words(row.published, key === "ppl" ? 2 : 1), signed(row.paper), words(row.value, key === "ppl" ? 2 : 1), signed(row.ours),
       ]);
       renew(numbers, table([name, "paper's", "− base", "ours", "− base"], lines));

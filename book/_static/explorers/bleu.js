@@ -86,7 +86,7 @@
       renew(numbers,
         table(["", "count", "clipped", "precision"], rows),
         table(["factor", "value"], [
-          [now.c < now.r ? `brevity exp(1 − ${now.r}/${now.c})` : `brevity, ${now.c} words for ${now.r}`, words(now.brevity, 3)],
+          [!now.c ? "brevity of no words" : now.c < now.r ? `brevity exp(1 − ${now.r}/${now.c})` : `brevity, ${now.c} words for ${now.r}`, words(now.brevity, 3)],
           ["fourth root of the product", words(now.mean, 3)],
           [el("strong", {}, "BLEU"), el("strong", { class: "score" }, words(now.bleu, 1))],
         ]),

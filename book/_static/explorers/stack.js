@@ -161,7 +161,12 @@
     }
     const up = (v) => TOP + HIGH * (kind.value === "likeness" ? 1 - clamp(v, 0, 1) : 0.5 - clamp(Math.log10(v), -DECADES, DECADES) / (2 * DECADES));
     const along = (l) => LEFT + (WIDE * l) / depth.value;
-    const trace = (line) => set(line.path, { d: curve(line, kind.value).map((v, l) => `${l ? "L" : "M"}${along(l).toFixed(2)} ${up(v).toFixed(2)}`).join("") });
+    const beyond = (v) => kind.value !== "likeness" && !(Math.abs(Math.log10(v)) <= DECADES);
+    function inside(values) { // a line ends where it leaves the frame
+      const last = values.findIndex(beyond);
+      return last < 0 ? values : values.slice(0, last + 1);
+    }
+    const trace = (line) => set(line.path, { d: inside(curve(line, kind.value)).map((v, l) => `${l ? "L" : "M"}${along(l).toFixed(2)} ${up(v).toFixed(2)}`).join("") });
     let frame = 0, drawn = null;
     function scaling(linear) {
       const ticks = linear ? [0, 0.5, 1] : [-6, -3, 0, 3, 6];
@@ -195,7 +200,7 @@
       }
       cancelAnimationFrame(frame);
       frame = requestAnimationFrame(others);
-      dots.forEach((dot, l) => set(dot, l > N ? { visibility: "hidden" } : { visibility: "visible", cx: along(l), cy: up(mine[kind.value][l]) }));
+      dots.forEach((dot, l) => set(dot, l > N || beyond(mine[kind.value][l]) ? { visibility: "hidden" } : { visibility: "visible", cx: along(l), cy: up(mine[kind.value][l]) }));
       const short = (v) => (v !== 0 && (v >= 1e4 || v < 0.01) ? v.toExponential(1).replace("-", "\u2212") : words(v));
       const at = [...new Set([0, Math.round(N / 2), N])];
       numbers.show(["layer", ...at], Object.entries(KINDS).map(([key, name]) => [name, ...at.map((l) => short(mine[key][l]))]));

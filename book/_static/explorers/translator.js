@@ -146,9 +146,9 @@
       el("p", { class: "list" }, title), el("div", { class: "examples" }, group.map(example))];
     root.append(
       input, output, reference, ...(examples.length > 1 ? [button("Another example", another)] : []), stage, hint, el("div", { class: "controls" }, width, heads),
-      el("details", {}, el("summary", {}, "Other sentences: what it does well, and what it does not"),
-        ...list("The better half", examples.filter(({ fails }) => !fails)),
-        ...list("The worse half", examples.filter(({ fails }) => fails))));
+      el("details", {}, el("summary", {}, "Other sentences, from its best by BLEU to its worst"),
+        ...list("Among the better half by BLEU", examples.filter(({ fails }) => !fails)),
+        ...list("Among the worse half by BLEU", examples.filter(({ fails }) => fails))));
   });
 
   if (typeof module !== "undefined") module.exports = { shown, chosen, lines, said };
