@@ -71,7 +71,7 @@ def go(options):
     known = {source for source, _ in corpus.train}
     rows = [{"english": english, "right": pattern, "in training": english in known}
             for english, pattern in EVERYDAY.items()]
-    what = {"model": about_model(options.model), "data": about_corpus(corpus)}
+    what = {"seed": 0, "model": about_model(options.model), "data": about_corpus(corpus)}
     with Record.begin(options.out, anew=True, **what) as record:
         made = load(options.model).translate(list(EVERYDAY))
         for row, german in zip(rows, made, strict=True):

@@ -123,7 +123,7 @@
         const model = await annotated.load(host.dataset.model);
         const found = await model.translate(input.value, { beam: Number(width.value), longest: 40, signal });
         result = found;
-        output.textContent = found.text + (found.cut ? " …" : "");
+        output.textContent = found.text ? found.text + (found.cut ? " …" : "") : "Write an English sentence.";
         say(found.text ? `German: ${found.text}` : "Nothing to translate.");
         const known = examples.find(({ source, reference: by }) => by && source === input.value);
         reference.textContent = known ? `A person wrote: ${known.reference}` : "";
