@@ -204,7 +204,7 @@ def test_typing_fast_ends_with_the_last_sentence(opened):
     page.type("input[type=text]", sentence, delay=5)
     translated(page, german(sentence)[0])
     page.fill("input[type=text]", "  ")
-    page.wait_for_function("document.querySelector('output.translation').textContent === '' && !document.querySelector('.token')")
+    page.wait_for_function("document.querySelector('output.translation').textContent === 'Write an English sentence.' && !document.querySelector('.token')")
 
 
 @with_browser
