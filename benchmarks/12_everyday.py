@@ -3,9 +3,9 @@
     ANNOTATED_DATA=... python benchmarks/12_everyday.py [--model results/tatoeba-cpu] [--out results/12-everyday]
 
 Thirty-three sentences as they stand in phrase books, the first three known to be hard, the others chosen before they
-were translated. What is right is a pattern, and may end in a mark of punctuation; one pattern was widened after the first run, which showed a right answer
-that it lacked. The record says which of the sentences stand in the training text word for word. Beam 4, alpha 0.6.
-Writes run.json and scores.json.
+were translated. What is right is a pattern, and may end in a mark of punctuation; one pattern was widened after the
+first run, which showed a right answer that it lacked. The record says which of the sentences stand in the training
+text word for word. Beam 4, alpha 0.6. Writes run.json and scores.json.
 """
 
 import argparse
