@@ -506,17 +506,34 @@ def test_a_narrow_page_lays_out_what_is_near_and_cuts_nothing(browser, site, nam
     page.close()
 
 
+THERE = "id => { const { top } = document.getElementById(id).getBoundingClientRect(); return -1 <= top && top <= 200; }"
+
+
 @pytest.mark.parametrize(("name", "place"), [("07-transformer", "cached-decoding"), ("07-transformer", "what-comes-next"),
                                              ("the-hour", "where-it-attends"), ("02-attention-questions", "q-additive-cost")])
 def test_a_link_to_a_place_far_down_leads_there_on_a_phone(browser, site, name, place):
     "What stands above it has no height yet but the one that the build guessed."
     page = browser.new_page(viewport=NARROW)
     page.goto(f"{site}/notebooks/{name}.html#{place}", wait_until="load")
+    page.wait_for_function(THERE, arg=place, timeout=5000)  # a busy machine is slow, not wrong
     for _ in range(3):  # what comes into sight on the way may be higher than it was said to be
         page.wait_for_timeout(300)
         top = page.evaluate("id => document.getElementById(id).getBoundingClientRect().top", place)
         assert -1 <= top <= 200, top
     assert page.evaluate("scrollY") > 844
+    page.close()
+
+
+def test_a_page_opened_at_a_place_begins_there_though_it_moved_meanwhile(browser, site):
+    "Something above it grows after the browser went there and before the page is whole."
+    page = browser.new_page(viewport=NARROW)
+    page.add_init_script("""addEventListener('readystatechange', () => {
+      if (document.readyState !== 'complete') return;
+      document.documentElement.style.overflowAnchor = 'none';
+      document.getElementById('where-it-attends').insertAdjacentHTML('beforebegin', '<div style="height: 868px"></div>');
+    }, true)""")
+    page.goto(f"{site}/notebooks/the-hour.html#where-it-attends", wait_until="load")
+    page.wait_for_function(THERE, arg="where-it-attends", timeout=5000)
     page.close()
 
 

@@ -45,22 +45,27 @@ document.addEventListener("DOMContentLoaded", () => {
 });
 
 // Sections out of sight have a guessed height: what an address leads to must stay where it is while they get their own.
-function arriving() {
+// A page that is opened begins at its place even if that has moved since the browser went there; one that is read again,
+// or gone back to, begins where the reader was.
+function arriving({ type }) {
   const place = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  if (!place || innerWidth >= 1200) return;
-  let until = performance.now() + 2000;
-  for (const what of ["wheel", "touchstart", "pointerdown", "keydown"]) {
-    addEventListener(what, () => { until = 0; }, { once: true, passive: true });
-  }
+  touched &&= type === "load";
+  if (!place || touched || innerWidth >= 1200) return;
+  const opened = type === "load" && performance.getEntriesByType("navigation")[0]?.type === "navigate";
+  const until = performance.now() + 2000;
   let top = null;
   const hold = now => {
-    if (now > until) return;
+    if (now > until || touched) return;
     const here = place.getBoundingClientRect().top;
-    if (top !== null && Math.abs(here - top) > 1) place.scrollIntoView({ behavior: "instant" });
-    if (scrollY) top ??= place.getBoundingClientRect().top;
+    if (top === null ? opened : Math.abs(here - top) > 1) place.scrollIntoView({ behavior: "instant" });
+    if (opened || scrollY) top ??= place.getBoundingClientRect().top;
     requestAnimationFrame(hold);
   };
   requestAnimationFrame(hold);
+}
+let touched = false;  // by the reader, who may go elsewhere
+for (const what of ["wheel", "touchstart", "pointerdown", "keydown"]) {
+  addEventListener(what, () => { touched = true; }, { passive: true });
 }
 addEventListener("load", arriving);
 addEventListener("hashchange", arriving);
