@@ -33,6 +33,13 @@ def entropy(t: int, seen: list[int]) -> float:
     return bits([(key, line[t + 1]) for key, line in zip(keys, LINES)]) - bits(keys)
 
 
+RINGED = """() => {
+  const [box, ring] = [document.activeElement.querySelector('rect'), document.querySelector('annotated-masks .ring')].map((e) => e.getBoundingClientRect());
+  const last = document.querySelector('annotated-masks .ring').parentElement.lastElementChild;  // so that no cell hides it
+  return getComputedStyle(last).stroke !== 'none' && last.matches('.ring') && box.x === ring.x && box.y === ring.y;
+}"""
+
+
 @with_node
 @pytest.mark.parametrize("use", ["encoder", "decoder", "cross"])
 def test_the_masks_are_the_packages(use):
@@ -106,6 +113,7 @@ def test_masks_and_single_pairs(alive, width):  # noqa: F811
 
     page.get_by_role("checkbox", name="bos may look at bos").focus()
     page.keyboard.press("ArrowRight")
+    assert page.evaluate(RINGED)
     page.keyboard.press("Enter")  # the label leaks to the first position alone
     mask = causal_mask(7)
     mask[0, 1] = True

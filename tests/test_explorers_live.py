@@ -371,6 +371,7 @@ def test_the_model_is_walked_by_keyboard(alive, width):  # noqa: F811
     for _ in range(len(written)):
         page.get_by_role("button", name="Back").press("Enter")
     assert page.locator(".verdict").inner_text().startswith("The encoder reads")
+    assert page.eval_on_selector_all(".cache", "rows => rows.map((row) => row.querySelectorAll('.held').length)") == [0, 0]
     page.get_by_role("textbox").fill(EVERYDAY[1])
     answered(page)
     assert len(page.query_selector_all(".panel svg text.q")) == greedy_of(EVERYDAY[1])[0].shape[1]

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from fnmatch import fnmatch
 
 import collect
@@ -555,3 +556,12 @@ def test_no_tracked_text_names_this_machine():
     assert every
     named = [p.name for p in every if str(ROOT) in p.read_text(encoding="utf-8")]
     assert not named
+
+
+def test_whatever_the_page_is_made_of_makes_it_anew():
+    "A file that `make book` does not know could be changed and the page would stay as it was."
+    patterns = re.search(r"(?m)^SOURCES = (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"))[1]
+    known = {path for pattern in re.findall(r"[\w*./-]*[*.][\w*./-]*", patterns) for path in ROOT.glob(pattern)}
+    parts = "_config.yml", "_toc.yml", ":(glob)*.md", "book", "notebooks", "annotated/*.py", ":(glob)tools/*.py", "tools/web"
+    listed = subprocess.run(["git", "ls-files", *parts], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert len(listed) > 300 and not [name for name in listed if ROOT / name not in known]

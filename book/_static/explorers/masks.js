@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { softmax, random, normal, shade, words, el, svg, canvas, once, choice, toggle, table, explorer } = globalThis.annotated;
+  const { softmax, random, normal, shade, words, el, svg, set, canvas, once, choice, toggle, table, explorer } = globalThis.annotated;
   const SOURCE = "the dog sees the cat eos pad pad".split(" ");
   const TARGET = "bos der Hund sieht die Katze pad".split(" ");
   const USES = {
@@ -66,6 +66,7 @@
         svg("path", { class: "rule", d: "M2.5 0V5" })),
       svg("pattern", { id: "mask-later", width: 6, height: 6, patternUnits: "userSpaceOnUse" },
         svg("path", { class: "rule", d: "M-1 7L7 -1M-1 1L1 -1M5 7L7 5" })));
+    const ring = svg("rect", { class: "ring", width: WIDE, height: HIGH }); // above the cells, which would hide half of one
     const legend = el("p", {}), below = el("div");
     const use = choice({
       label: "Attention", value: "decoder",
@@ -104,7 +105,8 @@
         redraw();
       };
       const box = svg("g", {
-        role: "checkbox", tabindex: -1, style: "cursor: pointer",
+        class: "query", role: "checkbox", tabindex: -1,
+        onfocus: () => set(ring, { x: place.x, y: place.y }),
         onclick: () => (go(t, s), flip()),
         onkeydown(event) {
           const way = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
@@ -128,7 +130,7 @@
         ...keys.map((word, s) => svg("text", { class: "k", x: LEFT + (s + 0.5) * WIDE, y: TOP - (s % 2 ? 22 : 6), "text-anchor": "middle" }, word)),
         ...queries.map((word, t) => svg("text", { class: "q", x: LEFT - 5, y: TOP + (t + 0.5) * HIGH + 5, "text-anchor": "end" }, word)),
         ...cells.flat().map((one) => one.box), ...queries.map((_, t) =>
-          svg("text", { class: "sum", x: LEFT + keys.length * WIDE + 8, y: TOP + (t + 0.5) * HIGH + 5 })));
+          svg("text", { class: "sum", x: LEFT + keys.length * WIDE + 8, y: TOP + (t + 0.5) * HIGH + 5 })), ring);
     }
 
     function draw() {

@@ -73,12 +73,12 @@
     return el("div", { class: "tree", tabindex: 0, role: "region", "aria-label": "Attention weights" }, picture);
   }
 
-  function cache({ tokens }, step) { // which keys and values each decoder layer holds
+  function cache({ tokens }, step) { // which keys and values each decoder layer holds; none while the encoder reads
     const row = (label, names, filled) => el("p", { class: "cache" }, `${label}: `, names.map((token, i) =>
       el("span", { class: i < filled ? (label === "target" && i === filled - 1 ? "held new" : "held") : "" }, shown(token))));
     return el("div", { role: "group", "aria-label": "Keys and values that each decoder layer holds" },
       el("p", {}, "Keys and values in each decoder layer:"),
-      row("source", tokens.source, tokens.source.length), row("target", tokens.read, step));
+      row("source", tokens.source, step ? tokens.source.length : 0), row("target", tokens.read, step));
   }
 
   // ---- the element
@@ -117,7 +117,7 @@
         el("p", {}, el("b", {}, titleOf(box)), place ? `, ${place}` : ""), el("p", {}, note),
         el("p", { class: "shape" }, el("code", {}, `${part === "output" ? "" : `${part} `}${shape}`), ` = (${sizes.map((n) => words(n, 0)).join(", ")})`), numbers);
       steps.told();
-      memory.replaceChildren(step ? cache(found, step) : "");
+      memory.replaceChildren(cache(found, step));
       say(`${titleOf(box)}, ${place}. ${where.textContent}`);
     }
 
