@@ -127,6 +127,22 @@ def test_the_numbers_are_of_the_records(monkeypatch):
     assert number == "7 of 9" and "60 seconds" in words and page == "notebooks/the-hour"
 
 
+def test_what_is_said_of_the_title_is_so():
+    runs = json.loads((ROOT / "results/16-recall/scores.json").read_text())["runs"]
+    made = {}
+    for run in runs:
+        made.setdefault((run["network"], run["n"]), []).append(run)
+    rivals = {name for name, _ in made} - {"self-attention"}
+    assert rivals == {"recurrent", "recurrent with attention", "dilated convolutions"}
+    lengths = sorted(n for name, n in made if name == "recurrent" and len(made[name, n]) == 3)
+    for n in lengths:
+        slowest = max(run["updates"] for run in made["self-attention", n])
+        assert all(slowest < min(run["updates"] for run in made[name, n]) / 3 for name in rivals)
+        alone = [run["accuracy"] for run in made["recurrent", n]]
+        assert min(alone) > 0.95 if n in lengths[:2] else max(alone) < 0.3
+    assert len(lengths) >= 5 and "a fraction of the others' updates at every distance" in INDEX
+
+
 def test_no_number_is_typed_on_the_front_page():
     text = INDEX.split("---\n", 2)[2]
     text = re.sub(r"```.*?```|\]\([^)]*\)|\{\w+\}`[^`]*`", "", text, flags=re.S)

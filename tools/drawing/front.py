@@ -1,4 +1,7 @@
-"""The front page: one translation of a model in results/, with its attention."""
+"""The front page: one translation of a model in results/, with its attention, and the paper's title tried."""
+
+import json
+import math
 
 import torch
 
@@ -46,3 +49,41 @@ def translation(c: Canvas) -> None:
         c.text(left, y, word, "k", anchor="end")
     for i, word in enumerate(target):
         c.text(right, top + step * i, word, "q", anchor="start")
+
+
+@drawing("recall", 250, "How long four networks need to learn to recall a fact")
+def recall(c: Canvas) -> None:
+    """The updates of training until a fact is recalled, over the words between the fact and the question, both on
+    logarithmic axes. The line of self-attention lies far below those of the recurrent network with attention and of
+    convolutions at every distance. The recurrent network without attention learns at 8 and 16 words and never from 32
+    words on."""
+    runs = json.loads((ROOT / "results" / "16-recall" / "scores.json").read_text(encoding="utf-8"))["runs"]
+    looks = {
+        "self-attention": ("wire o thick", "self-attention", 0), "recurrent": ("wire dash", "recurrent", 0),
+        "recurrent with attention": ("wire hand", "recurrent + attention", 2), "dilated convolutions": ("wire", "convolutions", -2),
+    }
+    limit = max(run["updates"] for run in runs)
+    lengths = sorted({run["n"] for run in runs if run["network"] != "self-attention" and run["n"] < 256})
+    left, right, top, base, low, high = 38, 216, 46, 206, 100, 2000
+
+    def at(n: float, updates: float) -> tuple[float, float]:
+        across = math.log2(n / lengths[0]) / math.log2(lengths[-1] / lengths[0])
+        return left + (right - left) * across, base - (base - top) * math.log(updates / low) / math.log(high / low)
+
+    c.text(8, 14, "updates until 99 % are right", "small", anchor="start")
+    for updates in (100, 500, 1000, 2000):
+        y = at(8, updates)[1]
+        c.line(f"M{left} {y:.2f}H{right}", "rule")
+        c.text(left - 6, y, f"{updates}", "small", anchor="end")
+    for n in lengths:
+        c.text(at(n, low)[0], base + 14, str(n), "small")
+    c.text(right, base + 33, "words between fact and question", "small", anchor="end")
+    for name, (kind, said, shift) in looks.items():
+        made = {n: [run["updates"] for run in runs if (run["network"], run["n"]) == (name, n)] for n in lengths}
+        learnt = [n for n in lengths if min(made[n]) < limit]
+        points = [at(n, sum(made[n]) / len(made[n])) for n in learnt]
+        c.line("M" + "L".join(f"{x:.2f} {y:.2f}" for x, y in points), kind)
+        if learnt == lengths:
+            c.text(right + 8, points[-1][1] + shift, said, "small", anchor="start")
+        else:
+            c.text(points[-1][0] + 8, at(8, limit)[1] - 9, f"{said}: never from {lengths[len(learnt)]} words on", "small", anchor="start")
