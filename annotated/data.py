@@ -335,7 +335,7 @@ def word_for_word_baseline(
         both.update((a, b) for a in s for b in t if a.isalnum() == b.isalnum())
     best: dict[str, tuple[float, str]] = {}
     for (a, b), n in both.items():
-        score = n / (left[a] + right[b])
+        score = 2 * n / (left[a] + right[b])
         best[a] = max(best.get(a, (0.0, "")), (score, b))
     dictionary = {word: translation for word, (_, translation) in best.items()}
     lines = [[dictionary.get(w, w) for w in split_words(source)] for source in sources]

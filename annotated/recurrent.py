@@ -270,7 +270,8 @@ def fit(
 
     Args:
         model: any model with forward(source, target) and config.pad; left ready for use.
-        batches: yields source (B, S) and target (B, T), bos to eos; begun again at its end.
+        batches: yields source (B, S) and target (B, T), bos to eos; all are kept, and repeated
+            in the same order.
         steps: number of updates.
         rate: learning rate.
 

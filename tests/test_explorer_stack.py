@@ -39,7 +39,7 @@ def expected(drawn, order, residual):
     seen = torch.stack(states).detach()
     unit = torch.nn.functional.normalize(seen, dim=-1)
     return {"size": seen.square().mean((1, 2)).sqrt().tolist(), "gradient": [g.norm().item() for g in gradients],
-            "likeness": (unit @ unit.mT).mean((1, 2)).tolist()}
+            "likeness": ((unit @ unit.mT).sum((1, 2)) - 5).div(20).tolist()}
 
 
 @with_node

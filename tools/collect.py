@@ -31,7 +31,7 @@ DIFFERENCES = """# Differences and choices
 
 <!-- Made by tools/collect.py from the chapters and from book/ten-differences.md: edit there. -->
 
-A paper of eleven pages leaves choices open, and its released code sometimes makes another one than the text.
+The paper leaves choices open, and its released code sometimes makes another one than the text.
 """
 
 ALL_DIFFERENCES = """

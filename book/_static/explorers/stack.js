@@ -84,7 +84,7 @@
   const size = (A) => Math.sqrt(mean(A.map((row) => dot(row, row) / row.length)));
   function likeness(A) {
     const unit = A.map((row) => row.map((v) => v / Math.sqrt(dot(row, row))));
-    return mean(against(unit, unit).flat());
+    return (A.length * mean(against(unit, unit).flat()) - 1) / (A.length - 1); // without the cosine of each with itself
   }
 
   /**
