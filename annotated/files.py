@@ -334,11 +334,10 @@ def resumable_output(path: str | Path, job: dict,
         ValueError: the output cannot be written there, another process is at it, or what
             is there is no part of this job and would be lost.
     """
-    named = Path(path)
-    path = os.path.realpath(path)
-    part = Path(f"{path}.part")
-    note = Path(f"{path}.part.json")
-    _check_output(named, part, source)
+    real = os.path.realpath(path)
+    part = Path(f"{real}.part")
+    note = Path(f"{real}.part.json")
+    _check_output(Path(path), part, source)
     with file_lock(part, wait=False) as file, _empty_removed(part):
         done = _done_before(part, job)
         write_json(note, {"job": job, **done.note()}, indent=None)
@@ -349,14 +348,15 @@ def resumable_output(path: str | Path, job: dict,
             content = text.encode("utf-8")
             file.write(content)
             file.flush()
+            os.fsync(file.fileno())  # before the note that counts them
             done.add(lines, content)
             write_json(note, {"job": job, **done.note()}, indent=None)
 
         yield done.lines, add
         if os.name == "posix":  # while it is locked; Windows renames no open file
-            os.replace(part, path)
+            os.replace(part, real)
     if os.name != "posix":
-        os.replace(part, path)
+        os.replace(part, real)
     note.unlink(missing_ok=True)
 
 

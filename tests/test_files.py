@@ -445,3 +445,19 @@ def test_a_full_disk_under_messages_is_no_wish_to_stop():
         assert not messages.gone
         with open(os.devnull, "w") as null:
             os.dup2(null.fileno(), full.fileno())
+
+
+def test_lines_are_on_the_disk_before_the_note_that_counts_them(tmp_path, monkeypatch):
+    "After a power cut the note must not count lines that are lost."
+    synced, real = [], os.fsync
+
+    def noted(fd):
+        synced.append(os.fstat(fd).st_ino)
+        real(fd)
+
+    out = tmp_path / "out.txt"
+    with resumable_output(out, {"input": None}) as (_, add):
+        monkeypatch.setattr(os, "fsync", noted)
+        add(1, "eins\n")
+        part, note = (Path(f"{out}.part{end}").stat().st_ino for end in ("", ".json"))
+    assert part in synced and synced.index(part) < synced.index(note)
