@@ -76,7 +76,10 @@ def _encoded_lines(blocks, name, encoding):
             yield line if number > 1 else line.removeprefix("\ufeff")
             number += 1
             parts = [other]
-    if last := "".join(parts):
+    last = "".join(parts).removesuffix("\r")
+    if number == 1:
+        last = last.removeprefix("\ufeff")
+    if last:
         yield last
 
 
@@ -1174,6 +1177,25 @@ def _prepare_torch(options):
         _check_device(options.device)
 
 
+def _flush_output():
+    """Bring what was printed to its reader; an error says that it cannot go there."""
+    try:
+        if sys.stdout:
+            sys.stdout.flush()
+    except (OSError, ValueError):
+        sys.stdout = open(os.devnull, "w")  # or Python complains when it closes the old one
+        raise
+
+
+def _parsed(arguments):
+    """The options; `--help` and `--version` end the process here."""
+    try:
+        return _make_parser().parse_args(arguments)
+    except SystemExit:
+        _flush_output()
+        raise
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, by default with the arguments of the process.
 
@@ -1181,14 +1203,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         the exit status: 0; 2: cannot be done; 130: interrupted; 141: nobody reads on.
     """
     sys.stderr = sys.stderr or open(os.devnull, "w")
-    options = _make_parser().parse_args(arguments)
+    command = "annotated"
     try:
+        options = _parsed(arguments)
+        command += f" {options.command}"
         _prepare_torch(options)
         options.run(options)
+        _flush_output()
         return 0
     except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # or Python complains when it closes the old one
-        return 141
+        status, said = 141, ""
     except KeyboardInterrupt as error:
         status = 141 if getattr(sys.stderr, "gone", False) else 130
         said = str(error) or "stopped"
@@ -1197,5 +1221,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         status = 2
         said = _said(error)
-    print(f"annotated {options.command}: {said}", file=sys.stderr)
+    with suppress(OSError, ValueError):
+        _flush_output()
+    if said:
+        print(f"{command}: {said}", file=sys.stderr)
     return status

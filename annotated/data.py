@@ -332,7 +332,7 @@ def word_for_word_baseline(
         t = set(split_words(target))
         left.update(s)
         right.update(t)
-        both.update((a, b) for a in s for b in t if a.isalnum() == b.isalnum())
+        both.update((a, b) for a in s for b in t if (a in ".,?!") == (b in ".,?!"))
     best: dict[str, tuple[float, str]] = {}
     for (a, b), n in both.items():
         score = 2 * n / (left[a] + right[b])

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from annotated.attention import scaled_dot_product_attention
-from annotated.data import load_vocabulary, pad_batch
+from annotated.data import Subwords, Words, load_vocabulary, pad_batch
 from annotated.embedding import Embedding
 from annotated.files import _check_fields, atomic_write, read_json, write_json, write_text
 from annotated.layers import FusedLayerNorm, LayerNorm
@@ -557,6 +557,13 @@ def _split_long(ids, limit, ends):
     yield ids[first:]
 
 
+def _sentence_ends(vocabulary, unk):
+    """The identifiers of marks that end a sentence: pieces that are the mark and nothing else."""
+    marked = ((mark, f"{start}{mark}") for mark in ".!?。！？" for start in ("", "x"))
+    return {i for mark, text in marked for i in vocabulary.encode(text)
+            if i > unk and vocabulary.decode([i]).strip() == mark}
+
+
 def _writable(line):
     """A text in which a lone surrogate, which no encoding can write, is U+FFFD."""
     return line.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -646,12 +653,12 @@ class Translator:
         if not isinstance(line, str):
             raise TypeError(f"lines must be strings, one is {type(line).__name__}")
         eos, unk = self.model.config.eos, self.model.config.unk
-        encode = self.vocabulary.encode
         line = " ".join(_writable(line).split())
         if not line:
             return []
-        ids = [i for i in encode(line) if i != eos]
-        ends = {i for mark in ".!?。！？" for i in encode(mark) if i > unk}
+        ids = [i for i in self.vocabulary.encode(line) if i != eos]
+        long = len(ids) > self.longest
+        ends = _sentence_ends(self.vocabulary, unk) if long else ()
         return [[*piece, eos] for piece in _split_long(ids, self.longest, ends)]
 
 
@@ -709,6 +716,12 @@ def _check_vocabulary(vocabulary, config):
                          "embeddings: they must be equally many")
 
 
+def _no_model(folder):
+    """Let an older model in a folder be none: its weights must not meet another vocabulary."""
+    for name in ("config.json", Words.filename, Subwords.filename):
+        (folder / name).unlink(missing_ok=True)
+
+
 def save(folder: Path | str, model: nn.Module, vocabulary: Any, about: str = "") -> None:
     """Write a model folder that is complete in itself.
 
@@ -724,10 +737,11 @@ def save(folder: Path | str, model: nn.Module, vocabulary: Any, about: str = "")
     config: Any = model.config
     _check_vocabulary(vocabulary, config)
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    vocabulary.save(folder / vocabulary.filename)
-    with atomic_write(folder / "model.safetensors") as fresh:
-        save_model(model, str(fresh))
+    with (atomic_write(folder / vocabulary.filename) as words,
+          atomic_write(folder / "model.safetensors") as weights):
+        vocabulary.save(words)
+        save_model(model, str(weights))
+        _no_model(folder)  # until all of the new one is there
     write_text(folder / "README.md", about)
     what = {"kind": type(model).__name__, "config": asdict(config)}
     write_json(folder / "config.json", what)  # last: a folder without it is no model

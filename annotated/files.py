@@ -301,12 +301,19 @@ def _check_output(path: Path, part: Path, source: IO | None) -> None:
                 raise ValueError(f"{path} is the input: name another file for the output")
 
 
+def _to_disk(file):
+    """Wait until what was written to an open file is on the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
 @contextmanager
 def _empty_removed(part: Path) -> Iterator[None]:
     """After an error, remove an unfinished output that holds nothing, and a note that says so."""
     try:
         yield
     except BaseException:
+        empty = False
         with suppress(OSError, ValueError):  # a note that is not ours stays
             empty = not part.stat().st_size
             if empty and _told(part):
@@ -347,8 +354,7 @@ def resumable_output(path: str | Path, job: dict,
         def add(lines: int, text: str) -> None:
             content = text.encode("utf-8")
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())  # before the note that counts them
+            _to_disk(file)  # before the note that counts them
             done.add(lines, content)
             write_json(note, {"job": job, **done.note()}, indent=None)
 
@@ -357,6 +363,7 @@ def resumable_output(path: str | Path, job: dict,
             os.replace(part, real)
     if os.name != "posix":
         os.replace(part, real)
+    fsync(os.path.dirname(real))
     note.unlink(missing_ok=True)
 
 

@@ -218,14 +218,16 @@ class Record:
         record = cls(folder)
         now = provenance(packages, **what)
         if anew:
-            (record.folder / "scores.json").unlink(missing_ok=True)
+            for name in ("scores.json", "log.jsonl"):
+                (record.folder / name).unlink(missing_ok=True)
         with _changed(record.folder / "run.json", anew) as run:
             if not run:
                 run.update(now)
             else:
                 _check_same(folder, free, **what)
                 run.setdefault("continued", []).append(_sitting(run, now, free))
-                run.pop("failed", None)
+                for told in ("failed", "ended"):  # of the sitting before
+                    run.pop(told, None)
         return record
 
     def change(self, name: str) -> AbstractContextManager[dict]:

@@ -164,10 +164,15 @@ def _stream(batches, epoch=0, position=0):
         epoch, position = epoch + 1, 0
 
 
+def _step_of(checkpoint):
+    """After how many updates a checkpoint was made."""
+    return int(checkpoint.name)
+
+
 def list_checkpoints(folder: Path | str) -> list[Path]:
     """The checkpoints in a training folder, oldest first; one half written is not seen."""
     found = Path(folder, "checkpoints").glob("[0-9]*")
-    return sorted(path for path in found if path.name.isdecimal())
+    return sorted((path for path in found if path.name.isdecimal()), key=_step_of)
 
 
 def _discard(checkpoint):
@@ -177,14 +182,23 @@ def _discard(checkpoint):
     shutil.rmtree(away)
 
 
+def _every_of(checkpoint, every):
+    """The distance of the checkpoints with which this one was made; `every` if it does not say."""
+    with suppress(OSError, ValueError, AttributeError):
+        noted = read_json(checkpoint / "progress.json").get("every")
+        return noted if isinstance(noted, int) and noted > 0 else every
+    return every
+
+
 def _prune(folder, keep, every=1):
     """Keep the newest checkpoint and the last `keep` planned ones; of two the optimizer.
 
-    A checkpoint is planned where `every` divides its step; any other is of a stop.
+    A checkpoint is planned where `every` divides its step, or the `every` that it was made
+    with; any other is of a stop.
     """
     found = list_checkpoints(folder)
-    planned = [path for path in found if int(path.name) % every == 0]
-    stay = sorted({*planned[-keep:], *found[-1:]})
+    planned = [path for path in found if _step_of(path) % _every_of(path, every) == 0]
+    stay = sorted({*planned[-keep:], *found[-1:]}, key=_step_of)
     for old in found:
         if old not in stay:
             _discard(old)
@@ -243,6 +257,7 @@ def save_checkpoint(
             fresh.mkdir()
             save_model(model, str(fresh / "model.safetensors"))
             save_file(moments, fresh / "adam.safetensors")
+            progress = {**progress, "every": every}
             noted = {**progress, "sha256": _hashes(fresh, progress)}
             (fresh / "progress.json").write_text(json.dumps(noted))
         _prune(folder, keep, every)
@@ -312,7 +327,7 @@ def _load_newest(folder, model, adam):
             message = message or str(error)  # of the newest
             continue
         for older in list_checkpoints(folder):  # the average will want it
-            if older < checkpoint:
+            if _step_of(older) < _step_of(checkpoint):
                 with _checkpoint_errors(older):
                     _read_progress(older, "model.safetensors")
         for useless in damaged:  # it will be made again

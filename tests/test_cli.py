@@ -1298,3 +1298,24 @@ def test_the_pairs_that_are_scored_come_from_the_whole_held_out_part(size, most)
     assert len(found) == len(set(found)) == min(size, most) and found == sorted(found)
     gaps = {b - a for a, b in zip(found, [*found[1:], size])}
     assert not found or found[0] == 0 and max(gaps) - min(gaps) <= 1, "no end of it is left out"
+
+
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["fetch"]])
+def test_output_that_nobody_reads_any_more_ends_it_quietly(arguments):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-m", "annotated", *arguments], stdout=writer, stderr=subprocess.PIPE, env=BUFFERED)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+@pytest.mark.parametrize("arguments", [["--version"], ["fetch"]])
+def test_output_that_finds_no_room_is_said_in_one_line(arguments):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "annotated", *arguments], stdout=full, stderr=subprocess.PIPE, env=BUFFERED, text=True)
+    assert done.returncode == 2 and "No space left" in done.stderr
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("annotated")

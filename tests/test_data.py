@@ -305,3 +305,9 @@ def test_identifiers_beyond_the_vocabulary_are_refused(kind, subwords):
     assert vocabulary.decode([0, 1, 2]) == ""
     with pytest.raises(ValueError, match=f"ids must be below {len(vocabulary)}, got {len(vocabulary)}"):
         vocabulary.decode([4, len(vocabulary)])
+
+
+def test_word_for_word_takes_no_mark_for_a_word():
+    pairs = [("a T-shirt .", "ein T-Shirt ."), ("a T-shirt, a dog .", "ein T-Shirt, ein Hund ."), ("a cat .", "ein Kater .")]
+    assert word_for_word_baseline(pairs, ["a T-shirt ."]) == ["ein T-Shirt."]
+    assert word_for_word_baseline([("don't.", "nicht.")], ["don't."]) == ["nicht."]

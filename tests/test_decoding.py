@@ -41,6 +41,8 @@ from annotated.decoding import (
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.transformer import TINY, Config, Transformer
 
+ROOT = Path(__file__).resolve().parent.parent
+
 VOCAB = 7
 SMALL = replace(TINY, d_model=10, h=5, d_ff=13, N=2)
 
@@ -909,3 +911,47 @@ def test_what_is_no_number_or_too_small_is_named(call, name):
     model = random_model("transformer", 0)
     with pytest.raises(ValueError, match=f"{name} must be 1 or more"):
         call(model, random_sources(model, 0))
+
+
+# ---- lines that are longer than the model reads
+
+
+def test_only_marks_end_a_sentence_where_pieces_are_parts_of_words():
+    "With subwords a mark is written as a space and the mark: the space ends nothing."
+    translator = decoding.load(ROOT / "results" / "tatoeba-cpu")
+    vocabulary, unk = translator.vocabulary, translator.model.config.unk
+    ends = decoding._sentence_ends(vocabulary, unk)
+    assert {vocabulary.decode([i]).strip() for i in ends} == {".", "!", "?"}
+    translator.longest = 40
+    text = "Tom has 3 dogs and (he says) 5 cats, and a parrot that talks. " * 6
+    pieces = translator.cut(text)
+    said = [vocabulary.decode(piece[:-1]).strip() for piece in pieces]
+    assert len(pieces) > 3 and all(one.endswith(".") for one in said)
+    assert " ".join(said) == " ".join(text.split()) and all(len(piece) <= 41 for piece in pieces)
+
+
+# ---- a folder that held another model
+
+
+def test_a_save_that_fails_leaves_the_older_model(tmp_path, monkeypatch):
+    old, words = Transformer(replace(TINY, vocab=9)), Words(["a", "b", "c", "d", "e"])
+    decoding.save(tmp_path, old, words)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(decoding, "save_model", full)
+    with pytest.raises(OSError, match="No space"):
+        decoding.save(tmp_path, Transformer(replace(TINY, vocab=9)), Words(["v", "w", "x", "y", "z"]))
+    again = decoding.load(tmp_path)
+    assert again.vocabulary.words == words.words
+    torch.testing.assert_close(again.model.state_dict(), old.state_dict())
+
+
+def test_a_vocabulary_of_the_other_kind_does_not_stay(tmp_path):
+    subwords = decoding.load(ROOT / "results" / "tatoeba-cpu").vocabulary
+    decoding.save(tmp_path, Transformer(replace(TINY, N=1, vocab=len(subwords))), subwords)
+    words = Words(["a", "b", "c"])
+    decoding.save(tmp_path, Transformer(replace(TINY, vocab=7)), words)
+    assert decoding.load(tmp_path).vocabulary.words == words.words
+    assert not (tmp_path / subwords.filename).exists()

@@ -461,3 +461,11 @@ def test_lines_are_on_the_disk_before_the_note_that_counts_them(tmp_path, monkey
         add(1, "eins\n")
         part, note = (Path(f"{out}.part{end}").stat().st_ino for end in ("", ".json"))
     assert part in synced and synced.index(part) < synced.index(note)
+
+
+def test_an_output_that_vanishes_hides_no_interrupt(tmp_path):
+    out = tmp_path / "out.txt"
+    with pytest.raises(KeyboardInterrupt), resumable_output(out, JOB) as (_, add):
+        add(1, "eins\n")
+        Path(f"{out}.part").unlink()
+        raise KeyboardInterrupt

@@ -218,3 +218,17 @@ def test_parts_of_a_run_of_another_kind_are_damage(tmp_path, change):
     (tmp_path / "run.json").write_text(json.dumps({"config": {}, **change}))
     with pytest.raises(ValueError, match=f"run.json is damaged: its {next(iter(change))} should be"):
         read_run(tmp_path)
+
+
+def test_a_sitting_that_is_killed_does_not_look_complete(tmp_path):
+    with pytest.raises(ZeroDivisionError), Record.begin(tmp_path, seed=0):
+        raise ZeroDivisionError
+    assert "ended" in read_run(tmp_path)
+    Record.begin(tmp_path, seed=0)  # and nothing more comes of it
+    assert not {"failed", "ended"} & set(read_run(tmp_path))
+
+
+def test_begun_anew_it_has_no_line_of_the_log_before(tmp_path):
+    Record.begin(tmp_path, seed=0).log(step=1)
+    Record.begin(tmp_path, anew=True, seed=0).log(step=2)
+    assert [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [2]

@@ -681,3 +681,20 @@ def test_a_closed_terminal_stops_a_training_unless_that_is_ignored():
             assert len(seen) == heard and signal.getsignal(signal.SIGHUP) == handler
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_another_distance_of_checkpoints_discards_none_that_was_planned(tmp_path):
+    "A finished training that is asked for again must come to the same mean."
+    recipe = Recipe(steps=10, warmup=3, save_every=2, keep=5)
+    train(tiny_model(), recipe, some_batches, tmp_path)
+    before = [path.name for path in list_checkpoints(tmp_path)]
+    assert len(before) == 5
+    train(tiny_model(), replace(recipe, save_every=3), some_batches, tmp_path)
+    assert [path.name for path in list_checkpoints(tmp_path)] == before
+
+
+def test_checkpoints_are_in_order_beyond_ten_million(tmp_path):
+    for step in (9_998_000, 9_999_000, 10_000_000, 10_001_000):
+        (tmp_path / "checkpoints" / f"{step:07d}").mkdir(parents=True)
+    _prune(tmp_path, keep=2, every=1000)
+    assert [int(path.name) for path in list_checkpoints(tmp_path)] == [10_000_000, 10_001_000]
