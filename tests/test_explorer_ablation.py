@@ -120,6 +120,8 @@ def lines(key, names):
     def verdict(theirs, shown):
         if shown in ("", "undecided"):
             return shown or seeds
+        if theirs == 0:
+            return f"{shown}, equal in the paper"
         same = (theirs > 0) == ((key == "bleu") == (shown == "better"))
         return f"{shown}, {'as in' if same else 'unlike'} the paper"
 

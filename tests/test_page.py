@@ -537,6 +537,27 @@ def test_a_page_opened_at_a_place_begins_there_though_it_moved_meanwhile(browser
     page.close()
 
 
+def test_without_scripts_a_drawing_has_its_light_colours(browser, site):
+    context = browser.new_context(viewport=WIDE, java_script_enabled=False, color_scheme="dark")
+    page = context.new_page()
+    page.goto(f"{site}/notebooks/07-transformer.html", wait_until="load")
+    box = page.locator("svg.drawing rect.box").first
+    fill, stroke = (box.evaluate(f"e => getComputedStyle(e).{what}") for what in ("fill", "stroke"))
+    assert sum(map(int, re.findall(r"\d+", fill)[:3])) > 700 and stroke not in ("none", "rgb(0, 0, 0)")
+    context.close()
+
+
+def test_a_page_that_may_keep_nothing_works(browser, site):
+    "As where a browser blocks all data of sites: reading localStorage throws."
+    page, errors = browser.new_page(viewport=WIDE, color_scheme="dark"), []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.add_init_script("Object.defineProperty(window, 'localStorage', { configurable: true, get() { throw new DOMException('no', 'SecurityError'); } })")
+    page.goto(f"{site}/notebooks/07-transformer.html", wait_until="load")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert page.locator(".zoom-open").count() > 0 and not errors
+    page.close()
+
+
 def test_the_theme_is_known_before_the_first_line_is_drawn(browser, site):
     "Else a dark page begins light, and every element is styled twice."
     page = browser.new_page(viewport=WIDE, color_scheme="dark")
@@ -544,7 +565,7 @@ def test_the_theme_is_known_before_the_first_line_is_drawn(browser, site):
       .observe(document, {subtree: true, attributeFilter: ['data-theme'], attributeOldValue: true})""")
     page.goto(f"{site}/notebooks/02-attention.html", wait_until="load")
     changes = page.evaluate("() => window.themes.filter(([a, b]) => a !== b)")
-    assert changes == [["auto", "dark"]] and page.evaluate("document.documentElement.dataset.mode") == "auto"
+    assert changes == [["light", "dark"]] and page.evaluate("document.documentElement.dataset.mode") == "auto"
     page.evaluate("() => document.querySelector('.theme-switch-button').click()")
     chosen = page.evaluate("() => ({...document.documentElement.dataset})")
     page.reload(wait_until="load")

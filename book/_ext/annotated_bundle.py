@@ -152,6 +152,11 @@ SHORT = re.compile(r"(let|var) toggle|DOCUMENTATION_OPTIONS")
 # The theme's first script leaves the colours to its last; until then, and then once more, everything would be styled.
 THEME = re.compile(r'(<script data-cfasync="false">).*?(</script>)', re.S)
 NOW = """
+    try { localStorage.getItem("mode"); } catch {  // where nothing may be kept, it is kept for this page
+      const kept = new Map();
+      Object.defineProperty(window, "localStorage", {configurable: true, value: {
+        getItem: k => kept.get(k) ?? null, setItem: (k, v) => { kept.set(k, String(v)); }, removeItem: k => { kept.delete(k); }}});
+    }
     {
       const mode = localStorage.getItem("mode") || "auto";
       const dark = mode === "auto" ? matchMedia("(prefers-color-scheme: dark)").matches : mode === "dark";
@@ -241,5 +246,6 @@ def bundle(pages: dict[Path, str], static: Path, kept: Path) -> dict[Path, str]:
             text, _, _, above = fresh[path]
             text = text.replace("<!-- styles -->", link(STYLES, above), 1).replace("<!-- scripts -->", link(SCRIPTS, above), 1)
             text = THEME.sub(lambda found: found[1] + NOW + found[2], text, count=1)
+            text = text.replace('data-theme="auto"', 'data-theme="light"', 1)  # without scripts; NOW says which it is
         out[path] = re.sub(r"(_static/(styles\.css|scripts\.js)\?v=)\w+", lambda found: found[1] + version[found[2]], text)
     return out

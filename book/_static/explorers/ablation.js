@@ -101,6 +101,7 @@
       const verdict = ({ shown, paper, n }) => {
         if (!shown) return `${n} seeds`;
         if (shown === "undecided") return shown;
+        if (!paper) return `${shown}, equal in the paper`;
         return `${shown}, ${shown === (paper * better > 0 ? "better" : "worse") ? "as in the paper" : "unlike the paper"}`;
       };
       const lines = [base, ...rows].map((row) => [

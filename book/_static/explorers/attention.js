@@ -114,9 +114,11 @@
         if (!result) output.textContent = "Fetching the model …";
         const model = await annotated.load(host.dataset.model);
         result = await model.translate(input.value, { beam: 1, longest: 40, signal: control.signal });
-        output.textContent = result.text;
-        if (result.text) show();
-        else stage.replaceChildren();
+        output.textContent = result.text ? result.text + (result.cut ? " …" : "") : "Write an English sentence.";
+        if (result.text) return show(stage.contains(document.activeElement));
+        stage.replaceChildren();
+        hint.textContent = "";
+        say(output.textContent);
       } catch (error) {
         if (error.name !== "AbortError") output.textContent = `It cannot be done here: ${error.message}.`;
       }

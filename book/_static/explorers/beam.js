@@ -41,7 +41,7 @@
   /** The place in each step of the hypothesis that ends best, from the first step on. */
   function winner(steps) {
     const { hypotheses } = steps.at(-1);
-    let place = hypotheses.reduce((top, { score }, i) => (score > (hypotheses[top].score ?? -Infinity) ? i : top), 0);
+    let place = hypotheses.reduce((top, { score }, i) => ((score ?? -Infinity) > (hypotheses[top].score ?? -Infinity) ? i : top), 0);
     const way = [];
     for (let t = steps.length - 1; t >= 0; t--) {
       way.unshift(place);
@@ -52,8 +52,8 @@
 
   /** Ask for a search; what is kept of the answer is what is shown. */
   async function search(model, text, { beam, alpha, signal }) {
-    const { text: said, source, steps } = await model.translate(text, { beam, alpha, longest: LONGEST, signal });
-    return { said, steps, limit: source.length + 50, vocab: model.config.vocab, beam, alpha };
+    const { text: said, source, steps, cut: left } = await model.translate(text, { beam, alpha, longest: LONGEST, signal });
+    return { said, steps, limit: source.length + 50, vocab: model.config.vocab, beam, alpha, cut: left };
   }
 
   const first = (model) => search(model, START.text, START);
@@ -123,21 +123,18 @@
   // ---- the element
 
   function build(root, say) {
-    let found = globalThis.annotated.first.beam, step = START.step, fresh = false;
+    let found = globalThis.annotated.first.beam, step = START.step;
     const stage = el("div", { class: "tree", tabindex: 0, role: "region", "aria-label": "The tree of the search" });
     const below = el("div", { class: "below" }), where = el("output", { class: "where" });
     const width = slider({ label: "Beam width k", min: 1, max: 8, value: START.beam, change: () => line.again() });
     const alpha = slider({ label: "Length penalty \u03b1", min: 0, max: 2, step: 0.1, value: START.alpha, show: (x) => words(x, 1), change: () => line.again() });
     const line = sentence({
       root, value: START.text, say,
-      ask: (model, text, signal) => {
-        fresh = text !== line.told;
-        line.told = text;
-        return search(model, text, { beam: width.value, alpha: alpha.value, signal });
-      },
+      ask: async (model, text, signal) => ({ ...await search(model, text, { beam: width.value, alpha: alpha.value, signal }), text }),
       show: (answer) => {
         steps.halt();
-        const whole = step === found.steps.length;
+        const whole = step === found.steps.length, fresh = answer.text !== line.told;
+        line.told = answer.text;
         found = answer;
         step = fresh || whole ? found.steps.length : Math.min(step, found.steps.length);
         draw();

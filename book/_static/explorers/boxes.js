@@ -80,9 +80,9 @@
   /** Greedy search, for its words and their probabilities, and every value on the way. */
   async function ask(model, text, signal) {
     const options = { beam: 1, longest: LONGEST, signal };
-    const { text: said, steps } = await model.translate(text, options);
+    const { text: said, steps, cut: left } = await model.translate(text, options);
     const { tokens, values } = await model.trace(text, options);
-    return { said, tokens, values, config: model.config, steps: steps.map(({ candidates }) => ({ candidates })) };
+    return { said, tokens, values, cut: left, config: model.config, steps: steps.map(({ candidates }) => ({ candidates })) };
   }
 
   const boxes = { NOTES, BOXES, PARTS, kindOf, partsOf, perHead, position, nameOf, has, look, ask };

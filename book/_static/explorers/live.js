@@ -9,11 +9,12 @@
   /** A piece as one reads it: a dot stands before a piece that continues a word. */
   const shown = (token) => {
     if (/^<.*>$/.test(token)) return token.slice(1, -1);
-    return token.startsWith("\u2581") ? token.slice(1) : `\u00b7${token}`;
+    return token.startsWith("\u2581") ? token.slice(1) || "\u2423" : `\u00b7${token}`;
   };
 
-  /** Pieces as the text that they spell. */
-  const written = (tokens) => tokens.filter((x) => !/^<[a-z]+>$/.test(x)).join("").replaceAll("\u2581", " ").trim();
+  /** Pieces as the text that they spell; a letter without a piece of its own is spelt by bytes. */
+  const written = (tokens) => tokens.filter((x) => !/^<[a-z]+>$/.test(x)).join("").replace(/(<0x[0-9A-F]{2}>)+/g, (run) =>
+    new TextDecoder().decode(Uint8Array.from(run.matchAll(/<0x(..)>/g), ([, hex]) => parseInt(hex, 16)))).replaceAll("\u2581", " ").trim();
 
   /**
    * A sentence and the model's answer to it: sentence({ root, value, ask, show, say }).
@@ -33,6 +34,7 @@
       root.classList.add("waiting");
       if (!text.trim()) {
         status.textContent = "Write an English sentence.";
+        say(status.textContent);
         return;
       }
       try {
@@ -43,7 +45,7 @@
         const answer = await ask(model, text, signal);
         if (signal.aborted) return;
         root.classList.remove("waiting");
-        status.textContent = "";
+        status.textContent = answer.cut ? `It reads the first ${LONGEST} tokens only.` : "";
         show(answer);
       } catch (error) {
         if (error.name === "AbortError") return;

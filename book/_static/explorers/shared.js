@@ -64,7 +64,7 @@
   function fill(node, attributes, children) {
     for (const [name, value] of Object.entries(attributes ?? {})) {
       if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-      else if (value === true) node.setAttribute(name, "");
+      else if (value === true) node.setAttribute(name, name.startsWith("aria-") ? "true" : "");
       else if (value !== false && value != null) node.setAttribute(name, value);
     }
     node.append(...children.flat().filter((child) => child != null));

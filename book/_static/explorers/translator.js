@@ -109,9 +109,14 @@
 
     const tell = (text) => { hint.textContent = text || "Point at a German token, or move to it by keyboard. A dot joins a piece of a word to the one before."; };
 
-    function show() {
+    function show() { // with the focus on a token, it stays in the drawing
+      const held = stage.contains(document.activeElement) ? Number(document.activeElement.dataset.t) : null;
       stage.replaceChildren(...(result.text ? [draw(result, head, tell)] : []));
       tell("");
+      if (held === null) return;
+      const tokens = [...stage.querySelectorAll(".token[tabindex]")], next = tokens[Math.min(held, tokens.length - 1)];
+      for (const one of tokens) one.tabIndex = one === next ? 0 : -1;
+      (next ?? input.querySelector("input")).focus();
     }
 
     async function translate() {

@@ -26,15 +26,15 @@
 
   /** Text, and the geometric mean of the probabilities of its tokens. */
   async function translated(model, text, options) {
-    const { text: said, ids, steps } = await model.translate(text, { beam: 1, longest: LONGEST, ...options });
-    return { said, sure: Math.exp(steps.at(-1).hypotheses[0].logP / ids.length) };
+    const { text: said, ids, steps, cut } = await model.translate(text, { beam: 1, longest: LONGEST, ...options });
+    return { said, cut, sure: Math.exp(steps.at(-1).hypotheses[0].logP / ids.length) };
   }
 
   /** Greedy translations of the whole model, and of the model without some heads, each [kind, layer, head]. */
   async function ask(model, text, without, signal) {
     const whole = await translated(model, text, { signal });
     const { N, N_decoder, h } = model.config;
-    return { whole, less: await translated(model, text, { without, signal }), config: { N, N_decoder, h } };
+    return { whole, cut: whole.cut, less: await translated(model, text, { without, signal }), config: { N, N_decoder, h } };
   }
 
   const first = (model) => ask(model, START.text, START.without);
