@@ -59,8 +59,10 @@ def recall(c: Canvas) -> None:
     words on."""
     runs = json.loads((ROOT / "results" / "16-recall" / "scores.json").read_text(encoding="utf-8"))["runs"]
     looks = {
-        "self-attention": ("wire o thick", "self-attention", 0), "recurrent": ("wire dash", "recurrent", 0),
-        "recurrent with attention": ("wire hand", "recurrent + attention", 2), "dilated convolutions": ("wire", "convolutions", -2),
+        "self-attention": ("wire o thick", "self-attention", 0),
+        "recurrent": ("wire dash", "recurrent", 0),
+        "recurrent with attention": ("wire hand", "recurrent + attention", 2),
+        "dilated convolutions": ("wire", "convolutions", -2),
     }
     limit = max(run["updates"] for run in runs)
     lengths = sorted({run["n"] for run in runs if run["network"] != "self-attention" and run["n"] < 256})
@@ -86,4 +88,5 @@ def recall(c: Canvas) -> None:
         if learnt == lengths:
             c.text(right + 8, points[-1][1] + shift, said, "small", anchor="start")
         else:
-            c.text(points[-1][0] + 8, at(8, limit)[1] - 9, f"{said}: never from {lengths[len(learnt)]} words on", "small", anchor="start")
+            never = f"{said}: never from {lengths[len(learnt)]} words on"
+            c.text(points[-1][0] + 8, at(8, limit)[1] - 9, never, "small", anchor="start")
