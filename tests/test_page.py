@@ -581,12 +581,13 @@ RINGS = """() => {
     if (e.tabIndex < 0 || !e.checkVisibility({visibilityProperty: true}) || seen.has(kind)) continue;
     seen.add(kind);
     const drawn = e.querySelector(':scope > .toctree-toggle') ?? e;  // where the theme draws the ring of a fold
-    const looks = () => { const s = getComputedStyle(drawn); return [s.outlineStyle + s.outlineWidth + s.outlineColor, s.boxShadow]; };
+    const frame = e.matches('svg .query') && e.parentElement.querySelector(':scope > .ring');  // above the cells of a grid
+    const looks = () => { const s = getComputedStyle(drawn); return [s.outlineStyle + s.outlineWidth + s.outlineColor, s.boxShadow, frame && getComputedStyle(frame).stroke]; };
     document.activeElement.blur();
     const plain = looks();
     e.focus();
-    const [outline, shadow] = looks(), s = getComputedStyle(drawn);
-    const ring = s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 1 && outline !== plain[0];
+    const [outline, shadow, stroke] = looks(), s = getComputedStyle(drawn);
+    const ring = frame ? stroke !== plain[2] && stroke !== 'none' : s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 1 && outline !== plain[0];
     if (document.activeElement === e && !ring && (shadow === plain[1] || shadow === 'none')) out.push(kind);
   }
   return [out, [...seen]];
