@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 
 import torch
 
@@ -65,7 +66,8 @@ def recall(c: Canvas) -> None:
         "dilated convolutions": ("wire", "convolutions", -2),
     }
     limit = max(run["updates"] for run in runs)
-    lengths = sorted({run["n"] for run in runs if run["network"] != "self-attention" and run["n"] < 256})
+    made = Counter(run["n"] for run in runs)
+    lengths = sorted(n for n in made if made[n] == max(made.values()))  # those that are complete
     left, right, top, base, low, high = 38, 216, 46, 206, 100, 2000
 
     def at(n: float, updates: float) -> tuple[float, float]:
@@ -73,17 +75,17 @@ def recall(c: Canvas) -> None:
         return left + (right - left) * across, base - (base - top) * math.log(updates / low) / math.log(high / low)
 
     c.text(8, 14, "updates until 99 % are right", "small", anchor="start")
-    for updates in (100, 500, 1000, 2000):
-        y = at(8, updates)[1]
+    for tick in (100, 500, 1000, 2000):
+        y = at(8, tick)[1]
         c.line(f"M{left} {y:.2f}H{right}", "rule")
-        c.text(left - 6, y, f"{updates}", "small", anchor="end")
+        c.text(left - 6, y, f"{tick}", "small", anchor="end")
     for n in lengths:
         c.text(at(n, low)[0], base + 14, str(n), "small")
     c.text(right, base + 33, "words between fact and question", "small", anchor="end")
     for name, (kind, said, shift) in looks.items():
-        made = {n: [run["updates"] for run in runs if (run["network"], run["n"]) == (name, n)] for n in lengths}
-        learnt = [n for n in lengths if min(made[n]) < limit]
-        points = [at(n, sum(made[n]) / len(made[n])) for n in learnt]
+        updates = {n: [run["updates"] for run in runs if (run["network"], run["n"]) == (name, n)] for n in lengths}
+        learnt = [n for n in lengths if min(updates[n]) < limit]
+        points = [at(n, sum(updates[n]) / len(updates[n])) for n in learnt]
         c.line("M" + "L".join(f"{x:.2f} {y:.2f}" for x, y in points), kind)
         if learnt == lengths:
             c.text(right + 8, points[-1][1] + shift, said, "small", anchor="start")
