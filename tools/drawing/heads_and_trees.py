@@ -41,7 +41,10 @@ def figure_3(c: Canvas) -> None:
     sizes = [max(width(token, 13), 20) for token in tokens]
     left = (360 - sum(sizes) - gap * (len(sizes) - 1)) / 2
     places = [left + sum(sizes[:i]) + gap * i + sizes[i] / 2 for i in range(len(sizes))]
-    for row, (layer, head) in enumerate(((0, 2), (0, 3), (1, 2))):
+    ends = [m.source.index(word) for word in ("more", "difficult")]
+    both = m.weights["encoder"][:, :, query, ends].sum(-1)  # (N, h)
+    most = sorted(divmod(int(i), both.shape[1]) for i in both.flatten().topk(3).indices)
+    for row, (layer, head) in enumerate(most):
         base = 80 + 112 * row
         c.text(8, base - 64, f"layer {layer + 1}, head {head + 1}", "small soft", anchor="start")
         weights = m.weights["encoder"][layer, head, query].tolist()
@@ -88,6 +91,14 @@ def figure_4(c: Canvas) -> None:
                 c.line(f"{there}Q{n(inner)} {n(middle)} {n(edge)} {n(a)}Z", "bar kbar")
 
 
+def apart(weights) -> tuple[int, int, int]:
+    """Of weights (N, h, S, S) the layer and its two heads, one of which gives more to later words and the other more
+    to earlier ones than any other two do."""
+    later, earlier = (side.sum((-2, -1)) for side in (weights.triu(1), weights.tril(-1)))  # (N, h)
+    layer = int((later.amax(1) + earlier.amax(1)).argmax())
+    return layer, int(later[layer].argmax()), int(earlier[layer].argmax())
+
+
 @drawing("figure-5", 262, "Two heads of different structure")
 def figure_5(c: Canvas) -> None:
     """Tom sold his car because it was too old, in two panels of two columns, queries at the left and keys at the
@@ -95,13 +106,14 @@ def figure_5(c: Canvas) -> None:
     further on; in the second they lead up, to the word before."""
     m = looked("tatoeba-cpu", SOLD)
     tokens = [shown(token) for token in m.source]
-    for x, head in ((8, 0), (192, 3)):
-        c.text(x, 14, f"layer 2, head {head + 1}", "small soft", anchor="start")
+    layer, *heads = apart(m.weights["encoder"])
+    for x, head in zip((8, 192), heads):
+        c.text(x, 14, f"layer {layer + 1}, head {head + 1}", "small soft", anchor="start")
         for i, token in enumerate(tokens):
             y = 42 + 20 * i
             c.text(x, y, token, "small q", anchor="start")
             c.text(x + 160, y, token, "small k", anchor="end")
-        for t, row in enumerate(m.weights["encoder"][1, head].tolist()):
+        for t, row in enumerate(m.weights["encoder"][layer, head].tolist()):
             for s, weight in enumerate(row):
                 if (w := thick(weight, 6)) > 0.8:
                     a, b = 42 + 20 * t, 42 + 20 * s
