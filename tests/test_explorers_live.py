@@ -17,7 +17,7 @@ from annotated.decoding import _beam_step, _Beams, _select, _widen, cannot_impro
 from annotated.embedding import positional_encoding
 from annotated.figures import attention_maps, without_head
 from annotated.page import to_page
-from annotated.transformer import TINY, Transformer
+from annotated.transformer import TINY, Config, Transformer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
@@ -210,14 +210,15 @@ def rows(page, which):
 @pytest.mark.parametrize("width", [1280, 360])
 def test_a_beam_is_stepped_and_widened_by_keyboard(alive, width):  # noqa: F811
     page = alive("beam", width)
-    found, *_ = searched(START, 2, 0.6)[0][3]
+    steps, _ = searched(START, 2, 0.6)
+    found, *_ = steps[3]
     kept = [row for row in rows(page, 0) if row[3]]
     assert [plain(row[2]) for row in kept] == sorted((round(p, 2) for p, _ in found.values()), reverse=True)
-    assert page.locator(".where").inner_text() == "step 4 of 7"
+    assert page.locator(".where").inner_text() == f"step 4 of {len(steps)}"
     page.get_by_role("button", name="Forward").press("Enter")
-    assert page.locator(".where").inner_text() == "step 5 of 7"
+    assert page.locator(".where").inner_text() == f"step 5 of {len(steps)}"
     page.get_by_role("button", name="Play").press("Enter")  # under reduced motion: to the end
-    assert page.locator(".where").inner_text() == "step 7 of 7"
+    assert page.locator(".where").inner_text() == f"step {len(steps)} of {len(steps)}"
     assert page.locator(".verdict").inner_text().startswith("It stops")
     assert untouched(page)
     give_weights(page)
@@ -422,7 +423,9 @@ def without(text, heads):
     return translator.vocabulary.decode(ids), log_p[torch.arange(len(ids)), ids].mean().exp().item()
 
 
-HEADS = [(kind, layer, head) for kind in ("encoder", "decoder", "cross") for layer in range(2) for head in range(4)]
+SIZES = Config(**json.loads((FOLDER.parents[2] / "results" / NAME / "config.json").read_text())["config"])
+LAYERS = {"encoder": SIZES.N, "decoder": SIZES.decoder_layers, "cross": SIZES.decoder_layers}
+HEADS = [(kind, layer, head) for kind, layers in LAYERS.items() for layer in range(layers) for head in range(SIZES.h)]
 
 
 @with_node
@@ -470,19 +473,20 @@ def test_heads_are_switched_by_keyboard(alive, width):  # noqa: F811
     assert result(page) == wanted
     assert untouched(page)
     buttons = page.locator(".readings button")
-    assert buttons.all_inner_texts() == ["off", "off", "on", "on", "off", "off"]  # what each does to its row
+    does = ["on" if kind == "decoder" else "off" for kind, layers in LAYERS.items() for _ in range(layers)]
+    assert buttons.all_inner_texts() == does  # what each does to its row
     give_weights(page)
     page.get_by_role("checkbox", name="encoder, layer 1, head 2", exact=True).press("Space")
     answered(page)
-    assert buttons.all_inner_texts() == ["on", "off", "on", "on", "off", "off"]
+    assert buttons.all_inner_texts() == ["on", *does[1:]]
     less = without(text, [*decoder, ("encoder", 0, 1)])
     assert result(page)[2:] == [less[0], f"mean probability of a token {less[1]:.2f}"]
-    for layer in (1, 2):
+    for layer in range(1, SIZES.decoder_layers + 1):
         page.get_by_role("button", name=f"decoder, itself, layer {layer}").press("Enter")
         page.get_by_role("button", name=f"decoder to encoder, layer {layer}").press("Enter")
     answered(page)
     less = without(text, [("encoder", 0, 1), *(head for head in HEADS if head[0] == "cross")])
-    assert result(page)[2] == less[0] and "Without 9 of 24 heads" in page.locator(".result").inner_text()
+    assert result(page)[2] == less[0] and f"Without {1 + SIZES.decoder_layers * SIZES.h} of {len(HEADS)} heads" in page.locator(".result").inner_text()
     page.get_by_role("textbox").fill(EVERYDAY[1])
     answered(page)
     assert result(page)[0] == without(EVERYDAY[1], [])[0]

@@ -192,8 +192,8 @@ def test_every_module_gives_what_it_gives_in_python(name):
     texts = EVERYDAY if name == "tatoeba-cpu" else [source for source, _ in grammar_corpus(train=0, validation=0, test=12).test]
     numbers, names = compare(translator.model, exported() / "models" / f"{name}.js", texts, translator.vocabulary.encode)
     assert numbers > 100_000
-    N = translator.model.config.N
-    assert len(names) == N * 8 + N * 14 + 3  # Q, K, V, weights and output of each attention, norms, feed-forward; stacks, logits
+    config = translator.model.config
+    assert len(names) == config.N * 8 + config.decoder_layers * 14 + 3  # Q, K, V, weights and output of each attention, norms, feed-forward; stacks, logits
 
 
 VARIANTS = {
