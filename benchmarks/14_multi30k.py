@@ -53,6 +53,7 @@ SIZES = {"N": 4, "N_decoder": 4, "d_model": 128, "d_ff": 256, "h": 4, "P_drop": 
 CORPUS = {"raw": "multi30k-en-de", "tok": "multi30k-en-de-tok"}
 SCORING = {"raw": {}, "tok": {"tokenize": "none"}}
 ALPHAS = (0.0, 0.3, 0.6, 1.0, 1.4, 1.8)
+KEPT = 10  # of so many lines for updates one stays in the record
 NUMBERS = 2**17  # logits that `TwiceLoss` holds at a time
 TRIAL = 99  # the seed of trainings that choose a rate
 
@@ -229,6 +230,12 @@ def about_score(outputs, references, how):
     }
 
 
+def thinned(log):
+    """The log without most of its lines for updates."""
+    lines = [(line, json.loads(line)) for line in log.splitlines()]
+    return "".join(line + "\n" for line, made in lines if "loss" not in made or made["step"] % KEPT == 0)
+
+
 def name_of(protocol, what, options):
     return f"{options.out.name}-{what}" if protocol == "raw" else f"{options.out.name}-{protocol}-{what}"
 
@@ -282,7 +289,7 @@ def one_seed(protocol, seed, rate, options):
             "beam": options.beam, **about_score(outputs, references, how), **chosen, "seconds of training": seconds,
             "seconds in all": round(before + seconds + time.monotonic() - ended, 1),
         }
-        record.write("log.jsonl", log + "\n")
+        record.write("log.jsonl", thinned(log))
         record.write("outputs.txt", "\n".join(outputs) + "\n")
         record.write_scores(scores)  # last: a folder with scores is not made again
     shutil.rmtree(work)
