@@ -354,25 +354,21 @@ class CPUObjective(Objective):
                     setattr(module, name, _ChosenLinear.of(child, self.linear))
         model.decoder = _PackedDecoder.of(model.decoder, self.linear)
 
-    def real(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs of the stack (n, d_model), and the tokens to predict (n,), without padding."""
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """The loss of source (B, S), target (B, T + 1), summed over all tokens but padding."""
         model = self.model
         pad = model.config.pad
-        words = _Layout.of(source != pad, target.device)
-        labels = _Layout.of(target[:, 1:] != pad, target.device)
+        W = model.target_embedding.weight  # (vocab, d_model)
+        words = _Layout.of(source != pad, W.device)
+        labels = _Layout.of(target[:, 1:] != pad, W.device)
         x = model.embed(model.source_embedding, words.ids(source), words.positions())
         memory = model.encoder(x, _Within(words, words))  # (1, m, d_model)
         ids = labels.ids(target[:, :-1])  # (1, n)
         x = model.embed(model.target_embedding, ids, labels.positions())  # (1, n, d_model)
         x = model.decoder(x, memory, _Within(labels, labels, True), _Within(labels, words))[0]
-        return x, labels.ids(target[:, 1:])[0]
-
-    def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """The loss of source (B, S), target (B, T + 1), summed over all tokens but padding."""
-        x, right = self.real(source, target)
-        W = self.model.target_embedding.weight  # (vocab, d_model)
+        right = labels.ids(target[:, 1:])[0]  # (n,)
         products = self.linear.products(x, W)
-        return _LossInPlace.apply(x, W, right, self.model.config.eps_ls, products)
+        return _LossInPlace.apply(x, W, right, model.config.eps_ls, products)
 
 
 @dataclass

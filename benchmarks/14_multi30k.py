@@ -16,8 +16,6 @@ Writes OUT-SEED or OUT-tok-SEED: run.json, log.jsonl, scores.json, outputs.txt; 
 licence. Stopped, it goes on from the last checkpoint; a seed whose scores are there is not trained again.
 On a CPU, where chapter 14's update is appendix N's: --device cpu, or for a trial --device cpu --steps 20 --pairs 200.
 There --muon trains as appendix O does: fewer updates, with a rate that ends at 0, so few checkpoints are averaged.
---r_drop w on a CPU reads each batch twice, under two dropouts, and adds w times the divergence of the two predictions
-to the loss (Liang et al. 2021).
 --N, --N_decoder, --d_model, --d_ff, --h and --P_drop are other sizes than the published ones.
 With --rates the rate is the best of several by the loss on the validation set after --trial updates (OUT-rates).
 """
@@ -29,12 +27,11 @@ import shutil
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from annotated.corpora import load_corpus
 from annotated.cpu import CPURun
@@ -42,7 +39,7 @@ from annotated.data import Batches, Subwords, token_batches
 from annotated.decoding import Translator
 from annotated.evaluation import _resampled_difference, bleu, bleu_counts, cross_entropy
 from annotated.files import read_json
-from annotated.gpu import FastUpdate, Objective, Prefetch, StaticBatches, TrainStep, fuse, precision_context
+from annotated.gpu import FastUpdate, Objective, Prefetch, StaticBatches, fuse, precision_context
 from annotated.graphs import CudaGraphTrainStep
 from annotated.quick import by_muon
 from annotated.records import Record, about_corpus
@@ -54,7 +51,6 @@ CORPUS = {"raw": "multi30k-en-de", "tok": "multi30k-en-de-tok"}
 SCORING = {"raw": {}, "tok": {"tokenize": "none"}}
 ALPHAS = (0.0, 0.3, 0.6, 1.0, 1.4, 1.8)
 KEPT = 10  # of so many lines for updates one stays in the record
-NUMBERS = 2**17  # logits that `TwiceLoss` holds at a time
 TRIAL = 99  # the seed of trainings that choose a rate
 
 
@@ -73,63 +69,6 @@ class Resampled:
         now = self.ready.pop(epoch, None) or self.thread.submit(self.cut)
         self.ready[epoch + 1] = self.thread.submit(self.cut)  # while the GPU trains on this one
         yield from self.make(now.result())(epoch, position)
-
-
-class TwiceLoss(torch.autograd.Function):
-    """Half the smoothed loss of logits of two readings, (2 n, vocab), and w / 4 times their divergences, both ways.
-
-    Its gradient is made with it and written over the logits, a few rows at a time, as in appendix N.
-    """
-
-    @staticmethod
-    def forward(ctx, logits, right, eps, w):
-        (n, vocab), total = (len(right) // 2, logits.shape[1]), logits.new_zeros(())
-        rows = max(1, NUMBERS // vocab)
-        for A, B, to in zip(logits[:n].split(rows), logits[n:].split(rows), right[:n, None].split(rows)):
-            for x in (A, B):
-                x.sub_(x.logsumexp(-1, keepdim=True))  # log-probabilities
-                total -= ((1 - eps) * x.gather(-1, to).sum() + eps * x.mean(-1).sum()) / 2
-            apart, p, q = A - B, A.exp(), B.exp()
-            more, less = ((x * apart).sum(-1, keepdim=True) for x in (p, q))  # KL(A, B) and -KL(B, A)
-            total += w / 4 * (more.sum() - less.sum())
-            for x, own, other, sign, mean in ((A, p, q, 1, more), (B, q, p, -1, less)):
-                torch.sub(apart, mean, out=x).mul_(sign).add_(1).mul_(own).sub_(other).mul_(w / 4)
-                x.add_(own, alpha=0.5).sub_(eps / (2 * vocab))
-                x.scatter_add_(-1, to, x.new_full((), (eps - 1) / 2).expand_as(to))
-        ctx.save_for_backward(logits)
-        ctx.mark_dirty(logits)
-        ctx.mark_non_differentiable(logits)
-        return total, logits
-
-    @staticmethod
-    def backward(ctx, above, _):
-        return ctx.saved_tensors[0] * above, None, None, None
-
-
-class TwiceDropped(nn.Module):
-    """The loss of a batch that is read twice, under two dropouts."""
-
-    def __init__(self, objective, w):
-        super().__init__()
-        self.objective, self.w = objective, w
-
-    def forward(self, source, target):
-        config = self.objective.model.config
-        x, right = self.objective.real(torch.cat([source, source]), torch.cat([target, target]))
-        logits = self.objective.linear(x, self.objective.model.target_embedding.weight)  # (2 n, vocab)
-        return TwiceLoss.apply(logits, right, config.eps_ls, self.w)[0]
-
-
-@dataclass
-class RDropRun(CPURun):
-    """A `CPURun` by `TwiceDropped`."""
-
-    w: float = 5.0
-
-    def resume(self, keep, every=1):
-        super().resume(keep, every)
-        self.update = FastUpdate(TrainStep(TwiceDropped(self.update.step.objective, self.w)))
-        return self
 
 
 def average_of(model, checkpoints):
@@ -207,8 +146,7 @@ def trained(data, config, recipe, work, options):
         context = precision_context("bfloat16", options.device)
         start = partial(Run, update=FastUpdate(CudaGraphTrainStep(Objective(model, 4096), context)))
     else:
-        start = partial(RDropRun, w=options.r_drop) if options.r_drop else CPURun
-        start = by_muon(start) if options.muon else start
+        start = by_muon(CPURun) if options.muon else CPURun
     check = list(token_batches(held_out, *budget))
 
     def evaluate(model):
@@ -309,7 +247,6 @@ def main():
     parser.add_argument("--norm", choices=("pre", "post"), default="pre", help="post is the paper's")
     parser.add_argument("--bpe_dropout", type=float, default=0.1)
     parser.add_argument("--muon", action="store_true", help="on a CPU: appendix O's optimizer and schedule")
-    parser.add_argument("--r_drop", type=float, default=0.0, help="on a CPU: weight of the divergence; published: 5")
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--warmup", type=int, default=2000)
     parser.add_argument("--rate", type=float, default=2.5, help="2.5 peaks at 0.005, the published recipe's rate")
@@ -324,8 +261,6 @@ def main():
     options = parser.parse_args()
     if options.muon and torch.device(options.device).type == "cuda":
         parser.error("--muon is for --device cpu: its updates are not recorded as graphs")
-    if options.r_drop and torch.device(options.device).type == "cuda":
-        parser.error("--r_drop is for --device cpu")
     for protocol in options.protocols:
         found, rate = [], best_rate(protocol, options) if options.rates else options.rate
         for seed in options.seeds:
