@@ -1,6 +1,6 @@
 """How many everyday sentences does the book's model of Tatoeba translate rightly?
 
-    ANNOTATED_DATA=... python benchmarks/12_everyday.py [--model results/tatoeba-cpu] [--out results/12-everyday]
+    ANNOTATED_DATA=... python benchmarks/12_everyday.py [--model results/tatoeba-en-de] [--out results/12-everyday]
 
 Thirty-three sentences as they stand in phrase books, the first three known to be hard, the others chosen before they
 were translated. What is right is a pattern, and may end in a mark of punctuation; one pattern was widened after the
@@ -83,7 +83,7 @@ def go(options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=Path("results/tatoeba-cpu"))
+    parser.add_argument("--model", type=Path, default=Path("results/tatoeba-en-de"))
     parser.add_argument("--out", type=Path, default=Path("results/12-everyday"))
     return run(go, parser.parse_args())
 

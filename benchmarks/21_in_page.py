@@ -128,7 +128,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sentences", type=int, default=500)
     parser.add_argument("--jobs", type=int, default=4, help="processes of node at a time")
-    parser.add_argument("--model", type=Path, default=Path("results/tatoeba-cpu"))
+    parser.add_argument("--model", type=Path, default=Path("results/tatoeba-en-de"))
     parser.add_argument("--out", type=Path, default=Path("results/21-in-page"))
     options = parser.parse_args()
     torch.set_num_threads(1)
