@@ -113,7 +113,8 @@ def translate(options, sources):
         for search, (beam, alpha) in SEARCHES.items():
             outputs[f"{weights}, {search}"] = translator.translate(sources, beam, alpha)
     for mine, theirs in zip(made.model.parameters(), given.model.parameters(), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-6, msg=f"{options.model} is not the mean of {options.checkpoints}")
+        said = f"{options.model} is not the mean of {options.checkpoints}"
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-6, msg=said)
     if len(set(map(tuple, outputs.values()))) < len(outputs):
         raise SystemExit("two systems translate every sentence alike: are their weights the same?")
     return outputs, translator

@@ -21,12 +21,14 @@ from annotated.transformer import TINY, Config, Transformer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
-NAME = "tatoeba-cpu"
-START = "When did she get married?"
+NAME = "tatoeba-en-de"
+FIGURE_1 = "tatoeba-cpu"  # normalises after each sub-layer, as chapter 7's explorer draws it
+START = "What are you thinking of?"
+MARRIED = "When did she get married?"  # what FIGURE_1 begins with
 
 
-def weights() -> Path:
-    return exported() / "models" / f"{NAME}.js"
+def weights(explorer) -> Path:
+    return exported() / "models" / f"{FIGURE_1 if explorer == 'model' else NAME}.js"
 
 
 def asked(name, expression, given=None):
@@ -38,13 +40,13 @@ def asked(name, expression, given=None):
       globalThis.customElements ??= {{ define() {{}} }};
       {"".join(f"require({json.dumps(str(FOLDER / f'{script}.js'))});" for script in needs(name))}
       const it = require({json.dumps(str(FOLDER / f"{name}.js"))});
-      const inner = new engine.Transformer(annotated.weights[{json.dumps(NAME)}]);
+      const inner = new engine.Transformer(annotated.weights[{json.dumps(weights(name).stem)}]);
       const model = {{ config: inner.config, translate: (text, options) => engine.translate(inner, text, options),
         trace: (text, options) => engine.trace(inner, text, options) }};
       const value = await ({expression});
       return JSON.parse(JSON.stringify(value, (_, x) => ArrayBuffer.isView(x) ? Array.from(x) : x));
     """
-    return browsers.node(body, [FOLDER / "engine.js", weights()], given)
+    return browsers.node(body, [FOLDER / "engine.js", weights(name)], given)
 
 
 def plain(said: str) -> float:
@@ -75,7 +77,7 @@ def test_what_stands_first_is_what_the_model_says(name):
     import first
 
     text = (FOLDER / f"{name}-first.js").read_text(encoding="utf-8")
-    same(json.loads(text[text.index("] = ") + 4 : text.rindex(";")]), first.first(name, weights()), name)
+    same(json.loads(text[text.index("] = ") + 4 : text.rindex(";")]), first.first(name, weights(name)), name)
 
 
 def untouched(page):
@@ -83,10 +85,10 @@ def untouched(page):
     return page.evaluate("!annotated.weights && ![...document.scripts].some((one) => one.src.includes('models/'))")
 
 
-def give_weights(page):
+def give_weights(page, explorer):
     "The script of the weights, which does not lie beside the sources; tests/test_in_page.py sees it fetched."
     page.set_default_timeout(120_000)
-    page.add_script_tag(path=weights())
+    page.add_script_tag(path=weights(explorer))
 
 
 def answered(page):
@@ -195,7 +197,7 @@ def test_the_tree_joins_what_belongs_together(text, beam):
 def test_pieces_that_are_bytes_are_read_as_letters():
     "No piece of the model's has an umlaut as a capital."
     text, spelt, tokens = asked("beam", """model.translate(given, { beam: 4, alpha: 0.6 })
-      .then(({ text, tokens }) => [text, globalThis.annotated.live.written(tokens.target), tokens.target])""", "Open the door.")
+      .then(({ text, tokens }) => [text, globalThis.annotated.live.written(tokens.target), tokens.target])""", "Austria is beautiful.")
     assert any(token.startswith("<0x") for token in tokens), "this sentence no longer needs bytes: choose another"
     assert spelt == text and "Ö" in text
     assert node("live", 'it.shown("\u2581")') == "␣"
@@ -221,8 +223,8 @@ def test_a_beam_is_stepped_and_widened_by_keyboard(alive, width):  # noqa: F811
     assert page.locator(".where").inner_text() == f"step {len(steps)} of {len(steps)}"
     assert page.locator(".verdict").inner_text().startswith("It stops")
     assert untouched(page)
-    give_weights(page)
-    for _ in range(3):
+    give_weights(page, "beam")
+    for _ in range(len(steps) - 4):
         page.get_by_role("button", name="Back").press("Enter")
     page.get_by_role("slider", name="Width").press("ArrowRight")
     answered(page)
@@ -244,7 +246,7 @@ def test_a_beam_is_stepped_and_widened_by_keyboard(alive, width):  # noqa: F811
 
 def greedy_of(text):
     "Identifiers of a text and of the greedy translation of it."
-    translator = reference(NAME)
+    translator = reference(FIGURE_1)
     source = torch.tensor([translator.vocabulary.encode(text)])
     return source, greedy(translator.model, source)[0]
 
@@ -252,7 +254,7 @@ def greedy_of(text):
 @torch.inference_mode()
 def inside(source, written):
     "What the modules of Python's model computed: (box, part, layer) -> rows, with an axis of heads where there is one."
-    model, seen, hooks = reference(NAME).model, {}, []
+    model, seen, hooks = reference(FIGURE_1).model, {}, []
     for name, module in model.named_modules():
         if name.rsplit(".", 1)[-1] in ("W_Q", "W_K", "W_V", "W_O", "W_2") or name.rsplit(".", 2)[-2:-1] == ["add_norm"]:
             hooks.append(module.register_forward_hook(lambda _, given, out, name=name: seen.update({name: (given[0][0], out[0])})))
@@ -290,7 +292,7 @@ def inside(source, written):
 
 
 @with_node
-@pytest.mark.parametrize("text", [START, EVERYDAY[1]])
+@pytest.mark.parametrize("text", [MARRIED, EVERYDAY[1]])
 def test_every_box_shows_what_its_module_computes(text):
     source, written = greedy_of(text)
     wanted = inside(source, written)
@@ -304,7 +306,7 @@ def test_every_box_shows_what_its_module_computes(text):
       return { out, candidates: found.steps.map(({ candidates }) => candidates.map(({ id }) => id)), said: found.said };
     })()"""
     found = asked("model", expression, text)
-    assert found["said"] == reference(NAME).vocabulary.decode(written)
+    assert found["said"] == reference(FIGURE_1).vocabulary.decode(written)
     kinds = set()
     for state, view in found["out"]:
         box, part, layer, head, step = (state[key] for key in ("box", "part", "layer", "head", "step"))
@@ -326,7 +328,7 @@ def test_every_box_shows_what_its_module_computes(text):
         torch.testing.assert_close(torch.tensor(view["rows"], dtype=torch.float32), rows.float(), rtol=1e-4, atol=1e-4, msg=lambda m, state=state: f"{state}: {m}")
         letters = view["shape"].strip("()").split(", ")
         assert len(letters) == len(view["sizes"]) and len(view["labels"]) == len(rows)
-        assert view["sizes"][-1] == (len(reference(NAME).vocabulary) if "vocab" in letters else rows.shape[1])
+        assert view["sizes"][-1] == (len(reference(FIGURE_1).vocabulary) if "vocab" in letters else rows.shape[1])
     assert kinds == wanted.keys() and steps > 3
 
 
@@ -356,7 +358,7 @@ def panel(page):
 def test_the_model_is_walked_by_keyboard(alive, width):  # noqa: F811
     still = (FOLDER.parent.parent / "img/figure-1.svg").read_text(encoding="utf-8")
     page = alive("model", width, inside=still)
-    source, written = greedy_of(START)
+    source, written = greedy_of(MARRIED)
     wanted = inside(source, written)
     shown = [plain(x) for x in page.locator(".panel svg .small").all_text_contents()]
     assert shown == [round(x, 2) for x in wanted["decoder.cross_attention", "weights", 1][1, 0].tolist()]
@@ -364,7 +366,7 @@ def test_the_model_is_walked_by_keyboard(alive, width):  # noqa: F811
     shown = [plain(x) for x in page.locator(".panel svg .small").all_text_contents()]
     assert shown == [round(x, 2) for x in wanted["decoder.cross_attention", "weights", 1][1, 2].tolist()]
     assert untouched(page)
-    give_weights(page)
+    give_weights(page, "model")
     page.locator(".part[aria-pressed=true]").focus()
     page.keyboard.press("ArrowUp")
     answered(page)
@@ -390,14 +392,14 @@ def test_the_model_is_walked_by_keyboard(alive, width):  # noqa: F811
 
 @with_browser
 def test_a_box_of_the_shallower_stack_shows_its_last_layer(alive, tmp_path):  # noqa: F811
-    vocabulary = reference(NAME).vocabulary
+    vocabulary = reference(FIGURE_1).vocabulary
     torch.manual_seed(0)
-    save(tmp_path / NAME, Transformer(replace(TINY, vocab=len(vocabulary), N=3, N_decoder=2)), vocabulary)
-    to_page(tmp_path / NAME, tmp_path / f"{NAME}.js")
+    save(tmp_path / FIGURE_1, Transformer(replace(TINY, vocab=len(vocabulary), N=3, N_decoder=2)), vocabulary)
+    to_page(tmp_path / FIGURE_1, tmp_path / f"{FIGURE_1}.js")
     still = (FOLDER.parent.parent / "img/figure-1.svg").read_text(encoding="utf-8")
     page = alive("model", 1280, inside=still)
     page.set_default_timeout(120_000)
-    page.add_script_tag(path=tmp_path / f"{NAME}.js")
+    page.add_script_tag(path=tmp_path / f"{FIGURE_1}.js")
     page.get_by_role("textbox").fill("Dogs bark.")
     answered(page)
     page.locator(".part[aria-label^='encoder: self attention']").click()
@@ -440,7 +442,7 @@ def test_without_heads_the_model_says_what_pythons_says():
             said, sure = without(text, off)
             assert one["said"] == said and one["sure"] == pytest.approx(sure, abs=1e-4), (text, off)
         changed += found["whole"]["said"] != found["less"]["said"]
-    assert changed > 3
+    assert changed > 1
 
 
 @with_node
@@ -475,7 +477,7 @@ def test_heads_are_switched_by_keyboard(alive, width):  # noqa: F811
     buttons = page.locator(".readings button")
     does = ["on" if kind == "decoder" else "off" for kind, layers in LAYERS.items() for _ in range(layers)]
     assert buttons.all_inner_texts() == does  # what each does to its row
-    give_weights(page)
+    give_weights(page, "without")
     page.get_by_role("checkbox", name="encoder, layer 1, head 2", exact=True).press("Space")
     answered(page)
     assert buttons.all_inner_texts() == ["on", *does[1:]]

@@ -23,7 +23,7 @@ from annotated_explorers import NUMBERS  # noqa: E402
 from fetch import fetch  # noqa: E402
 
 PLACE = re.compile(r"<annotated-([a-z0-9-]+)([^>]*)>\n\n!\[.*?\]\(\.\./book/img/([\w-]+\.svg)\)\n\n</annotated-\1>")
-FRONT = {"model": "tatoeba-cpu", "heads": "2 4", "first": "Dogs bark.", "examples": '[{"source": "Dogs bark."}]'}
+FRONT = {"model": "tatoeba-en-de", "heads": "2 4", "first": "Dogs bark.", "examples": '[{"source": "Dogs bark."}]'}
 HELPERS = {"shared", "engine", "live", "boxes"}
 
 
@@ -53,7 +53,8 @@ def place(tmp_path_factory) -> str:
     (folder / "models").mkdir()
     for path in [*FOLDER.glob("*.js"), *FOLDER.glob("*.css"), STATIC / "book.css", STATIC / "drawing.css"]:
         shutil.copy(path, folder)
-    to_page(ROOT / "results/tatoeba-cpu", folder / "models/tatoeba-cpu.js")
+    for name in ("tatoeba-en-de", "tatoeba-cpu"):
+        to_page(ROOT / "results" / name, folder / f"models/{name}.js")
     parts = elements()
     scripts = dict.fromkeys(script for name in parts for script in [*needs(name), name])
     text = "<!doctype html><html lang='en' data-theme='light'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
@@ -70,7 +71,7 @@ TOUCH = """
 const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
 const rest = async (root) => { // the worker answers in turn, so that what was asked before is answered, too
   await frame();
-  await (await annotated.load("tatoeba-cpu")).translate("Dogs bark.", { beam: 1 });
+  await (await annotated.load("tatoeba-en-de")).translate("Dogs bark.", { beam: 1 });
   while (/working|Fetching/.test(root.textContent)) await frame();
   await new Promise((done) => setTimeout(done, 300)); // what has changed is said when it rests
 };

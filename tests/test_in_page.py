@@ -32,7 +32,7 @@ from annotated.transformer import TINY, Transformer
 
 ROOT = Path(__file__).resolve().parent.parent
 ENGINE = ROOT / "book/_static/explorers/engine.js"
-MODELS = ("tatoeba-cpu", "grammar-tiny")
+MODELS = ("tatoeba-en-de", "tatoeba-cpu", "grammar-tiny")
 EVERYDAY = [
     "Can you tell me what you saw yesterday?", "My brother works in a hospital.", "Dogs bark.", "Tom isn't here.",
     "I don't know what to say.", "She has never been to Germany before.", "How much does it cost?", "Happy birthday!",
@@ -45,7 +45,7 @@ with_node = pytest.mark.skipif(NODE is None, reason="no node here to run the pag
 
 @functools.cache
 def exported() -> Path:
-    "A folder as the site has it: the engine, and the scripts of both models beside it."
+    "A folder as the site has it: the engine, and the scripts of the models beside it."
     import atexit
     import tempfile
 
@@ -67,7 +67,7 @@ def reference(name: str) -> Translator:
     return Translator(_rounded(translator.model).eval(), translator.vocabulary)
 
 
-def in_node(body: str, given=None, name="tatoeba-cpu", script=None):
+def in_node(body: str, given=None, name="tatoeba-en-de", script=None):
     "Run body, in which `model` is the engine's own object, not in a worker."
     script = script or exported() / "models" / f"{name}.js"
     start = f"const model = new engine.Transformer(annotated.weights[{json.dumps(Path(script).stem)}]);\n"
@@ -95,7 +95,7 @@ def noise(count, seed=0):
 
 
 def sentences():
-    lines = (ROOT / "results/tatoeba-cpu/outputs.txt").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "results/tatoeba-en-de/outputs.txt").read_text(encoding="utf-8").splitlines()
     corpus = grammar_corpus(train=0, validation=0, test=300).test
     return [*EVERYDAY, *lines, *(text for pair in corpus for text in pair)]
 
@@ -178,7 +178,7 @@ def compare(model, script, texts, encode, options=None):
             there = found["values"][name]
             got = torch.from_numpy(np.frombuffer(base64.b64decode(there["values"]), np.float32).copy()).reshape(there["shape"])
             limit = 1e-5 if name.endswith("weights") else 1e-4
-            torch.testing.assert_close(got.flatten(), value.flatten().float(), rtol=0, atol=limit, msg=lambda m, name=name: f"{name}: {m}")
+            torch.testing.assert_close(got.flatten(), value.flatten().float(), rtol=1e-5, atol=limit, msg=lambda m, name=name: f"{name}: {m}")
             numbers += value.numel()
         names |= set(wanted)
     return numbers, names
@@ -187,9 +187,9 @@ def compare(model, script, texts, encode, options=None):
 @with_node
 @pytest.mark.parametrize("name", MODELS)
 def test_every_module_gives_what_it_gives_in_python(name):
-    """Logits to 1e-4, attention to 1e-5, all layers, heads and positions."""
+    """To 1e-4, attention to 1e-5, and 1e-5 of large numbers; all layers, heads and positions."""
     translator = reference(name)
-    texts = EVERYDAY if name == "tatoeba-cpu" else [source for source, _ in grammar_corpus(train=0, validation=0, test=12).test]
+    texts = [source for source, _ in grammar_corpus(train=0, validation=0, test=12).test] if name == "grammar-tiny" else EVERYDAY
     numbers, names = compare(translator.model, exported() / "models" / f"{name}.js", texts, translator.vocabulary.encode)
     assert numbers > 100_000
     config = translator.model.config
@@ -267,10 +267,10 @@ def same_outputs(found, wanted):
 
 @with_node
 @pytest.mark.parametrize("beam", [1, 4])
-@pytest.mark.parametrize("name, count", [("grammar-tiny", 150), ("tatoeba-cpu", 40)])
+@pytest.mark.parametrize("name, count", [("grammar-tiny", 150), ("tatoeba-cpu", 20), ("tatoeba-en-de", 40)])
 def test_greedy_and_beam_search_write_what_python_writes(name, count, beam):
     texts = [source for source, _ in grammar_corpus(train=0, validation=0, test=count).test]
-    texts = [*EVERYDAY, *texts][:count] if name == "tatoeba-cpu" else texts
+    texts = texts if name == "grammar-tiny" else [*EVERYDAY, *texts][:count]
     found = in_node(BODY, {"texts": texts, "options": {"beam": beam}}, name)
     same_outputs(found, wanted_of(reference(name), texts, beam))
     assert len({text for text, _, _ in found}) > count / 2
@@ -285,13 +285,13 @@ def test_500_sentences_of_tatoeba():
 
     texts = [source for source, _ in load_corpus("tatoeba-en-de").test[::6]][:500]
     found = in_node(BODY, {"texts": texts, "options": {"beam": 4}})
-    same_outputs(found, wanted_of(reference("tatoeba-cpu"), texts, 4))
+    same_outputs(found, wanted_of(reference("tatoeba-en-de"), texts, 4))
 
 
 @with_node
 @pytest.mark.parametrize("options", [{"beam": 2, "alpha": 0}, {"beam": 8, "alpha": 1.5}, {"beam": 3, "maxLen": 4}, {"beam": 3, "alpha": -1}])
 def test_width_penalty_and_limit_mean_the_same(options):
-    translator = reference("tatoeba-cpu")
+    translator = reference("tatoeba-en-de")
     found = in_node(BODY, {"texts": EVERYDAY, "options": options})
     for (text, ids, score), line in zip(found, EVERYDAY, strict=True):
         source = torch.tensor(translator.cut(line))
@@ -304,7 +304,7 @@ def test_width_penalty_and_limit_mean_the_same(options):
 @with_node
 def test_the_attention_of_an_answer_is_that_of_its_own_pass():
     """What a cached search collects step by step is what the model gives when it reads the whole output at once."""
-    translator = reference("tatoeba-cpu")
+    translator = reference("tatoeba-en-de")
     body = """
     const out = [];
     for (const text of given) {
@@ -345,7 +345,7 @@ def test_steps_tell_the_search(beam):
 @with_node
 def test_of_a_long_sentence_the_beginning_is_read():
     body = "const { source, cut } = await engine.translate(model, given, { longest: 7, maxLen: 1 }); return [source, cut];"
-    ids = reference("tatoeba-cpu").vocabulary.encode(EVERYDAY[0])
+    ids = reference("tatoeba-en-de").vocabulary.encode(EVERYDAY[0])
     assert in_node(body, EVERYDAY[0]) == [[*ids[:7], 2], len(ids) - 1 - 7]
 
 
@@ -358,7 +358,7 @@ def test_of_a_very_long_text_only_a_hundred_letters_a_token_are_looked_at():
     const of = async (text) => { const { source, cut } = await engine.translate(model, text, { longest: 3, maxLen: 1 }); return [source, cut]; };
     return [await of(given), await of(given + "?".repeat(5)), await of(given.slice(0, -1)), looked];"""
     text = ("Dogs bark. " * 30)[:300]
-    ids = reference("tatoeba-cpu").vocabulary.encode(text)[:-1]
+    ids = reference("tatoeba-en-de").vocabulary.encode(text)[:-1]
     whole, longer, shorter, looked = in_node(body, text)
     assert whole == [[*ids[:3], 2], len(ids) - 3]
     assert longer == [whole[0], whole[1] + 5]
@@ -378,7 +378,7 @@ HEADS = [[["cross", 1, 2]], [["encoder", 0, 0], ["encoder", 0, 1]], [["decoder",
 def test_a_head_that_is_off_contributes_nothing(without):
     from contextlib import ExitStack
 
-    translator = reference("tatoeba-cpu")
+    translator = reference("tatoeba-en-de")
     texts = EVERYDAY[:6]
     found = in_node(BODY, {"texts": texts, "options": {"beam": 1, "without": without}})
     with ExitStack() as stack:
@@ -395,11 +395,11 @@ def test_a_trace_without_heads_is_that_of_python_without_them(without, target):
     """A head that is off still has its weights, rows of sum 1; its output is 0, and all that comes after it knows."""
     from contextlib import ExitStack
 
-    translator = reference("tatoeba-cpu")
+    translator = reference("tatoeba-en-de")
     with ExitStack() as stack:
         for place in without:
             stack.enter_context(without_head(translator.model, *place))
-        compare(translator.model, exported() / "models/tatoeba-cpu.js", EVERYDAY[:2], translator.vocabulary.encode,
+        compare(translator.model, exported() / "models/tatoeba-en-de.js", EVERYDAY[:2], translator.vocabulary.encode,
                 {"without": without, **target})
     body = """
     const { values } = await engine.trace(model, given.text, given.options), of = (name) => [values[name].shape, [...values[name].values]];
@@ -440,7 +440,7 @@ def test_the_exported_bytes_are_the_committed_weights(name):
         back = torch.tensor(whole * scales[:, None])
         assert ((back - W).abs() <= 0.501 * torch.tensor(scales)[:, None]).all()
         assert torch.equal(back, twin[entry["name"]])
-    assert file["pieces"][0] == {"tatoeba-cpu": "ch", "grammar-tiny": ","}[name]
+    assert file["pieces"][0] == {"tatoeba-en-de": "ch", "tatoeba-cpu": "ch", "grammar-tiny": ","}[name]
     assert file["about"] == (ROOT / "results" / name / "README.md").read_text()
 
 
@@ -451,7 +451,7 @@ def test_the_same_folder_gives_the_same_script(tmp_path):
 
 
 def test_the_script_is_small_enough_for_a_page():
-    assert (exported() / "models/tatoeba-cpu.js").stat().st_size < 8e6
+    assert (exported() / "models/tatoeba-en-de.js").stat().st_size < 10e6
 
 
 def test_rows_of_zeros_and_of_one_size():
@@ -571,7 +571,7 @@ def places():
 
 
 TRANSLATE = """
-const model = await annotated.load("tatoeba-cpu");
+const model = await annotated.load("tatoeba-en-de");
 const out = [];
 for (const text of given) { const { text: said, ids, score } = await model.translate(text, { beam: 4 }); out.push([said, ids, score]); }
 return out;"""
@@ -582,7 +582,7 @@ def test_a_page_translates_as_python_does_and_asks_nobody(browser, places, place
     browser.open(places[place])
     before = browser.asked()
     assert not [address for address in before if "models/" in address], "weights are read before they are wanted"
-    same_outputs(browser.run(TRANSLATE, EVERYDAY), wanted_of(reference("tatoeba-cpu"), EVERYDAY, 4))
+    same_outputs(browser.run(TRANSLATE, EVERYDAY), wanted_of(reference("tatoeba-en-de"), EVERYDAY, 4))
     own = places[place].rsplit("/", 1)[0]
     assert not [address for address in browser.asked() if not address.startswith((own, "blob:", "data:"))]
 
@@ -590,13 +590,13 @@ def test_a_page_translates_as_python_does_and_asks_nobody(browser, places, place
 def test_a_page_without_workers_or_base64_translates_too(browser, places):
     browser.open(places["file"])
     browser.run("window.Worker = undefined; delete Uint8Array.fromBase64;")
-    same_outputs(browser.run(TRANSLATE, EVERYDAY[:2]), wanted_of(reference("tatoeba-cpu"), EVERYDAY[:2], 4))
+    same_outputs(browser.run(TRANSLATE, EVERYDAY[:2]), wanted_of(reference("tatoeba-en-de"), EVERYDAY[:2], 4))
 
 
 def test_a_worker_that_cannot_start_is_replaced(browser, places):
     browser.open(places["file"])
     browser.run("window.Worker = class { constructor() { setTimeout(() => this.onerror(new Event('error'))); } };")
-    same_outputs(browser.run(TRANSLATE, EVERYDAY[:1]), wanted_of(reference("tatoeba-cpu"), EVERYDAY[:1], 4))
+    same_outputs(browser.run(TRANSLATE, EVERYDAY[:1]), wanted_of(reference("tatoeba-en-de"), EVERYDAY[:1], 4))
 
 
 def test_two_explorers_share_a_model_and_a_missing_one_is_said(browser, places):
@@ -629,7 +629,7 @@ def test_empty_long_and_foreign_input(browser, places):
     assert empty == space == ["string", "", 0, 0, 0]
     assert words[2] == 41 and words[3] > 100 and words[4] <= 20
     assert letters[2] == one[2] == 2 and foreign[2] == 4
-    tokens = browser.run("const { source, cut } = await (await annotated.load('tatoeba-cpu')).translate(given, { beam: 1, maxLen: 5, longest: 40 }); return [source.length, cut];", "x" * 300)
+    tokens = browser.run("const { source, cut } = await (await annotated.load('tatoeba-en-de')).translate(given, { beam: 1, maxLen: 5, longest: 40 }); return [source.length, cut];", "x" * 300)
     assert tokens[0] == 41 and tokens[1] > 0
 
 
@@ -637,7 +637,7 @@ def test_what_is_called_off_ends_at_once(browser, places):
     """One types on: earlier requests end with AbortError, the last is answered, and the page stays alive meanwhile."""
     browser.open(places["file"])
     body = """
-    const model = await annotated.load("tatoeba-cpu"), out = [];
+    const model = await annotated.load("tatoeba-en-de"), out = [];
     await model.translate("Dogs bark.");
     const long = "The old woman sees the cat because she sleeps. ".repeat(8);
     let control = new AbortController();
@@ -655,7 +655,7 @@ def test_what_is_called_off_ends_at_once(browser, places):
     return { out, text, never };"""
     found = browser.run(body)
     assert found["out"].count("AbortError") >= 11 and len(found["out"]) == 12
-    assert found["text"] == wanted_of(reference("tatoeba-cpu"), ["Dogs bark."], 4)[0][0]
+    assert found["text"] == wanted_of(reference("tatoeba-en-de"), ["Dogs bark."], 4)[0][0]
     assert found["never"] == "AbortError"
 
 
@@ -663,7 +663,7 @@ def test_a_request_that_is_called_off_computes_no_further(browser, places):
     """The long one alone takes seconds; called off, it leaves the engine free."""
     browser.open(places["file"])
     body = """
-    const model = await annotated.load("tatoeba-cpu"), long = "It rains and we go home now. ".repeat(20);
+    const model = await annotated.load("tatoeba-en-de"), long = "It rains and we go home now. ".repeat(20);
     await model.translate("Dogs bark.");
     const clock = () => performance.now();
     let start = clock();

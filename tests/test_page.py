@@ -28,7 +28,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 NARROW, WIDE = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 
-WEIGHTS = ("tatoeba-cpu.js", "grammar-tiny.js")
+WEIGHTS = ("tatoeba-en-de.js", "tatoeba-cpu.js", "grammar-tiny.js")
 
 pytestmark = [
     pytest.mark.page,

@@ -17,8 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "book" / "_static" / "explorers"
-MODEL = "tatoeba-cpu"
-NAMES = ("beam", "model", "without")
+MODELS = {"beam": "tatoeba-en-de", "model": "tatoeba-cpu", "without": "tatoeba-en-de"}
 DIGITS = 5  # of each number: more than are shown
 
 
@@ -53,22 +52,23 @@ def first(name: str, weights: Path):
 
 def write(name: str, found) -> None:
     text = json.dumps(found, separators=(",", ":"))
-    say = f"// Made by tools/first.py of the model in results/{MODEL}.\n"
+    say = f"// Made by tools/first.py of the model in results/{MODELS[name]}.\n"
     code = f'((globalThis.annotated ??= {{}}).first ??= {{}})["{name}"] = {text};\n'
     (FOLDER / f"{name}-first.js").write_text(say + code, encoding="utf-8", newline="\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write what explorers with the live model show first.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all by default")
-    names = parser.parse_args().names or NAMES
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MODELS)}; all by default")
+    names = parser.parse_args().names or MODELS
     sys.path.insert(0, str(ROOT))
     from annotated.page import to_page
 
     with tempfile.TemporaryDirectory() as folder:
-        weights = Path(folder) / f"{MODEL}.js"
-        to_page(ROOT / "results" / MODEL, weights)
         for name in names:
+            weights = Path(folder) / f"{MODELS[name]}.js"
+            if not weights.exists():
+                to_page(ROOT / "results" / MODELS[name], weights)
             write(name, first(name, weights))
             print(f"book/_static/explorers/{name}-first.js")
 

@@ -134,7 +134,7 @@ def record(name: str, file: str):
     return json.loads((ROOT / "results" / name / file).read_text(encoding="utf-8"))
 
 
-TRANSLATOR = "tatoeba-cpu"
+TRANSLATOR = "tatoeba-en-de"
 
 
 def cores(name: str) -> str:

@@ -17,7 +17,7 @@ def three_cuts(c: Canvas) -> None:
     known = Words.build(grammar_corpus(train=500, validation=1, test=1).train)
     pieces = [piece for word in words for piece, _ in merged(word)]
     letters = [letter for word in words for letter in "_" + word]
-    entries = len(annotated.load(ROOT / "results" / "tatoeba-cpu").vocabulary)
+    entries = len(annotated.load(ROOT / "results" / "tatoeba-en-de").vocabulary)
     assert "sleepless" not in known.ids and {"the", "dog"} <= set(known.ids)
     rows = (
         ("letters", f"{len(letters)} tokens of a few dozen", letters),

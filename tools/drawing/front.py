@@ -17,7 +17,7 @@ SHOWN = ((0.57, "thick"), (0.3, ""), (0.25, "dash"))  # attention weight from wh
 
 def translated(sentence: str) -> tuple[list[str], list[str], list[list[float]]]:
     """Source tokens, target tokens, and the last decoder layer's attention, (T, S), averaged over its heads."""
-    translator = annotated.load(ROOT / "results" / "tatoeba-cpu")
+    translator = annotated.load(ROOT / "results" / "tatoeba-en-de")
     model, pieces = translator.model, translator.vocabulary.processor
     (read,) = translator.cut(sentence)
     written = [*pieces.encode(translator.translate([sentence])[0]), model.config.eos]

@@ -126,7 +126,7 @@ def token_budget(c: Canvas) -> None:
 
 def merged(word: str) -> list[tuple]:
     """The pieces of a word, each with the two it was merged of: the best known pair first, until none is known."""
-    processor = annotated.load(ROOT / "results" / "tatoeba-cpu").vocabulary.processor
+    processor = annotated.load(ROOT / "results" / "tatoeba-en-de").vocabulary.processor
     parts = [(piece, ()) for piece in "\u2581" + word]
     while True:
         pairs = []

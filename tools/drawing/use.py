@@ -56,7 +56,7 @@ def smoothing(c: Canvas) -> None:
 
 def search_steps(sentence: str, steps: int, k: int, shown: int) -> list[list[tuple]]:
     """What a beam search of a model in results/ sees: for each step (parent, piece, log-probability, kept)."""
-    translator = annotated.load(ROOT / "results" / "tatoeba-cpu")
+    translator = annotated.load(ROOT / "results" / "tatoeba-en-de")
     model, pieces = translator.model, translator.vocabulary.processor
     source = torch.tensor(translator.cut(sentence))
     beam, out = [([model.config.bos], 0.0)], []
@@ -76,11 +76,11 @@ def search_steps(sentence: str, steps: int, k: int, shown: int) -> list[list[tup
 
 @drawing("beam", 408, "Beam search with two places")
 def beam(c: Canvas) -> None:
-    """A tree that grows downwards: the German words a model considers for When did she get married? In each step
+    """A tree that grows downwards: the German words a model considers for What are you thinking of? In each step
     the two hypotheses kept are continued, each by its two likeliest tokens, and of these four the two of the
-    highest log-probability are drawn solid and kept. The hypothesis that begins Wann hat stands behind the one that
-    begins Wann ist until the fourth step, where it overtakes it."""
-    sentence, wide = "When did she get married?", 82
+    highest log-probability are drawn solid and kept. The hypothesis that begins Wor stands behind the one that begins
+    Was in the first step, and overtakes it in the second."""
+    sentence, wide = "What are you thinking of?", 82
     c.text(180, 14, f"*{sentence}*", "")
     c.text(180, 40, "bos")
     kept = [(180, 50)]
@@ -89,7 +89,8 @@ def beam(c: Canvas) -> None:
         seen, found = {}, []
         for parent, word, log_p, stays in step:
             place = seen[parent] = seen.get(parent, -1) + 1
-            x = 180 + (place - 0.5) * 88 + (0 if len(kept) == 1 else (-88 if parent == 0 else 88))
+            side = 0 if len(kept) == 1 else -88 if kept[parent] == min(kept) else 88
+            x = 180 + (place - 0.5) * 88 + side
             c.wire(kept[parent], (x, y), hue="o" if stays else "", kind="" if stays else "dash", head=False)
             c.box(x - wide / 2, y, wide, 42, word, f"{log_p:.2f}".replace("-", "\u2212"),
                   kind="ofill" if stays else "empty", face="small" if stays else "small soft", round=4)

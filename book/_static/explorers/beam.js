@@ -5,7 +5,7 @@
 (() => {
   const { words, el, svg, canvas, once, renew, slider, table, explorer, live } = globalThis.annotated;
   const { shown, written, sentence, player, LONGEST } = live;
-  const START = { text: "When did she get married?", beam: 2, alpha: 0.6, step: 4 }; // the chapter's search
+  const START = { text: "What are you thinking of?", beam: 2, alpha: 0.6, step: 4 }; // the chapter's search
   const COLUMN = 92, ROW = 46, WIDE = 76, HIGH = 36, TOP = 26; // of the tree, in px: it is not scaled
   const DROPPED = 2; // of each step's dropped candidates, so many are drawn
   const LISTED = 3; // and so many stand in the list

@@ -1,6 +1,6 @@
 // The Transformer of the package `annotated` in JavaScript: a sentence in; its translation and every attention weight out.
 //
-//   const model = await annotated.load("tatoeba-cpu");        // models/tatoeba-cpu.js beside this file
+//   const model = await annotated.load("tatoeba-en-de");        // models/tatoeba-en-de.js beside this file
 //   const { text, attention } = await model.translate("Dogs bark.", { beam: 4 });
 //
 // A classic script without dependencies, so it also works in a page opened from a file. The weights are a script, too,

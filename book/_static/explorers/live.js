@@ -3,7 +3,7 @@
 
 (() => {
   const { el, field, once, still, button } = globalThis.annotated;
-  const MODEL = "tatoeba-cpu"; // the weights that all of them share
+  const MODEL = "tatoeba-en-de"; // the weights that most of them share
   const LONGEST = 40; // tokens of a sentence: what is typed is answered while one types
 
   /** A piece as one reads it: a dot stands before a piece that continues a word. */
@@ -17,12 +17,12 @@
     new TextDecoder().decode(Uint8Array.from(run.matchAll(/<0x(..)>/g), ([, hex]) => parseInt(hex, 16)))).replaceAll("\u2581", " ").trim();
 
   /**
-   * A sentence and the model's answer to it: sentence({ root, value, ask, show, say }).
+   * A sentence and the model's answer to it: sentence({ root, value, ask, show, say, name }).
    *
    * ask(model, text, signal) puts the question, show(answer) its answer; again() asks once more, because a control has
    * changed. A question that a later one overtakes is called off. Nothing is fetched before the first question.
    */
-  function sentence({ root, value, ask, show, say }) {
+  function sentence({ root, value, ask, show, say, name = MODEL }) {
     const status = el("p", { class: "status" });
     const input = field({ label: "English sentence", value, max: 160, change: () => again() });
     let control = new AbortController();
@@ -39,7 +39,7 @@
       }
       try {
         status.textContent = "Fetching the model \u2026";
-        const model = await globalThis.annotated.load(MODEL);
+        const model = await globalThis.annotated.load(name);
         if (signal.aborted) return;
         status.textContent = "The model is working \u2026";
         const answer = await ask(model, text, signal);
@@ -88,7 +88,7 @@
     return { buttons: [back, on, play], halt, told };
   }
 
-  const live = { MODEL, LONGEST, shown, written, sentence, player };
+  const live = { LONGEST, shown, written, sentence, player };
   globalThis.annotated = Object.assign(globalThis.annotated, { live });
   if (typeof module !== "undefined") module.exports = live;
 })();

@@ -7,6 +7,7 @@
   const { shown, sentence, player } = live;
   const { NOTES, BOXES, PARTS, kindOf, partsOf, perHead, nameOf, has, look, ask } = boxes;
   const START = { text: "When did she get married?", box: "decoder.cross_attention", part: "weights", layer: 1, head: 0, step: 2 };
+  const MODEL = "tatoeba-cpu"; // normalises after each sub-layer, as Figure 1 draws it
   const FIRST = "decoder.layers.1.cross_attention.weights"; // all of a trace that the first view needs
   const SHOWN = 4; // numbers of a vector in the table
   const PAUSE = 1500; // ms between two steps when it plays
@@ -90,7 +91,7 @@
     const { drawing, parts } = figure(still, (box) => choose(box));
     const where = el("p", { class: "verdict" }), panel = el("div", { class: "panel" }), choices = el("div");
     const line = sentence({
-      root, value: START.text, say, ask,
+      root, value: START.text, say, ask, name: MODEL,
       show: (answer) => {
         found = answer;
         state.step = Math.min(state.step, found.steps.length);

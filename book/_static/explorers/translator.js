@@ -1,5 +1,5 @@
 // needs: engine
-// <annotated-translator data-model="tatoeba-cpu" data-heads="2 4" data-examples="[...]">: a sentence to edit, its
+// <annotated-translator data-model="tatoeba-en-de" data-heads="2 4" data-examples="[...]">: a sentence to edit, its
 // translation, and the cross-attention between the two. The weights are fetched at the first change; before it one sees
 // the still.
 "use strict";
