@@ -2,7 +2,8 @@
 
     ANNOTATED_DATA=... python benchmarks/12_protocols.py --model DIR --checkpoints DIR [--out results/12-protocols]
 
---model is a model folder whose weights are the mean of the last five checkpoints, in float32 or float16; --checkpoints holds these five.
+--model is a model folder whose weights are the mean of the last five checkpoints, in float32 or
+float16; --checkpoints holds these five.
 The sentences are a fixed part of Tatoeba's validation set; the test set is not read.
 Writes run.json, scores.json and outputs/: source, reference, further references and each system's outputs.
 """
