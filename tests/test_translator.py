@@ -69,7 +69,7 @@ def test_tokens_are_shown_as_they_are_read():
 STYLES = ("book.css", "drawing.css")
 ATTRIBUTES = {
     "translator": {"model": "tatoeba-en-de", "heads": "2 4", "first": front.FIRST[1], "examples": json.dumps(front.examples())},
-    "attention": {"model": "tatoeba-en-de", "heads": "2 2 4", "first": "The dog sees the cat."},
+    "attention": {"model": "tatoeba-en-de", "heads": "4 2 4", "first": "The dog sees the cat."},
 }
 
 
@@ -269,3 +269,9 @@ def test_the_facts_are_of_the_records():
     bleu = json.loads((ROOT / "results/tatoeba-en-de/scores.json").read_text())["bleu"]
     minutes = json.loads((ROOT / "results/tatoeba-en-de/log.jsonl").read_text().splitlines()[-1])["seconds"] / 60
     assert f"{bleu:.1f} BLEU" in said and f"for {minutes:.0f} minutes on one core" in said and "CC BY 2.0 FR" in said
+
+
+def test_the_chapter_offers_every_layer_and_head_of_the_model():
+    text = (ROOT / "book/19-figures.md").read_text(encoding="utf-8")
+    config = reference("tatoeba-en-de").model.config
+    assert f'data-heads="{config.N} {config.decoder_layers} {config.h}"' in text

@@ -1,5 +1,5 @@
 // needs: engine
-// <annotated-attention data-model="tatoeba-en-de" data-heads="2 2 4" data-first="The dog sees the cat.">: the three kinds
+// <annotated-attention data-model="tatoeba-en-de" data-heads="4 2 4" data-first="The dog sees the cat.">: the three kinds
 // of attention of a model that computes in the page, layer by layer and head by head, on the reader's own sentence.
 // `data-heads` has the layers of the encoder, those of the decoder, and the heads of each.
 "use strict";
