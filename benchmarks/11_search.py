@@ -1,6 +1,6 @@
 """What do the width of the beam and the length penalty do to real translations, and what does stopping early save?
 
-    ANNOTATED_DATA=... python benchmarks/11_search.py [--model results/tatoeba-cpu] [--sentences 500] [--threads 1]
+    ANNOTATED_DATA=... python benchmarks/11_search.py [--model results/tatoeba-en-de] [--sentences 500] [--threads 1]
 
 Translates a fixed sample of the validation part of Tatoeba English-German with beams of several widths.
 A search that runs until its beam is full does not depend on the penalty, so one search a width gives the n-best
@@ -124,7 +124,7 @@ def measure(translator, lines, references, record):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=Path("results/tatoeba-cpu"))
+    parser.add_argument("--model", type=Path, default=Path("results/tatoeba-en-de"))
     parser.add_argument("--corpus", default="tatoeba-en-de")
     parser.add_argument("--sentences", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0, help="of the sample of sentences")

@@ -57,6 +57,7 @@ from annotated.parsing import (
     repair,
     right_branching,
 )
+from annotated.quick import by_muon
 from annotated.records import Record
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.training import Recipe, Run, average, train
@@ -247,12 +248,12 @@ def go(options):
     torch.set_num_threads(options.threads)
     device = torch.device(options.device)
     parts, about, words, tokens, pairs = prepared(options)
-    config = replace(TINY, N=options.N, d_model=options.d_model, d_ff=options.d_ff, h=options.h, d_k=None, d_v=None,
-                     P_drop=options.P_drop, norm="pre", final_norm=True, positions="learned",
-                     vocab=len(tokens), source_vocab=len(words))
+    config = replace(TINY, N=options.N, N_decoder=options.N_decoder, d_model=options.d_model,
+                     d_ff=options.d_ff, h=options.h, d_k=None, d_v=None, P_drop=options.P_drop, norm="pre",
+                     final_norm=True, positions="learned", vocab=len(tokens), source_vocab=len(words))
     recipe = Recipe(steps=options.steps, warmup=options.warmup, rate=options.rate, source_tokens=options.words,
                     target_tokens=options.words, seed=options.seed, evaluate_every=options.every,
-                    save_every=options.save_every, keep=10)
+                    save_every=options.save_every, keep=10, optimizer=options.optimizer)
     torch.manual_seed(options.seed)
     model = init_cross_attention_diagonal(Transformer(config)).to(device)
     if options.network == "recurrent":
@@ -265,6 +266,8 @@ def go(options):
     start = partial(fast_run, precision="bfloat16") if device.type == "cuda" else CPURun
     if options.network == "recurrent":
         start = Run
+    if options.optimizer == "muon":
+        start = by_muon(start)
 
     def evaluate(model):
         fast = quick(model)
@@ -280,8 +283,9 @@ def go(options):
         "vocabulary": {"words": len(words), "tokens": len(tokens)},
         "training": {"sentences": len(pairs), "words": sum(len(source) - 1 for source, _ in pairs)},
     }
-    Record.begin(options.work, free=("recipe",), **what)  # its checkpoints are of this run, wherever the record goes
-    with Record.begin(options.out, free=("recipe",), **what) as record:
+    free = ("recipe",) if options.optimizer == "adam" else ()  # a rate that falls to 0 needs the number of steps
+    Record.begin(options.work, free=free, **what)  # its checkpoints are of this run, wherever the record goes
+    with Record.begin(options.out, free=free, **what) as record:
         log = train(model, recipe, batches, options.work, evaluate, start)
         dev = parts["dev"][:: max(1, len(parts["dev"]) // options.dev_sentences)]
         chosen = choose(model, options.work, dev, words, tokens, options.beams)
@@ -305,6 +309,7 @@ def main():
     parser.add_argument("--network", choices=("Transformer", "recurrent"), default="Transformer")
     parser.add_argument("--share", type=int, default=100, help="of the training trees, in percent")
     parser.add_argument("--N", type=int, default=2, help="layers of each stack (default 2; 4 in the paper)")
+    parser.add_argument("--N_decoder", type=int, help="layers of the decoder, if others than --N")
     parser.add_argument("--d_model", type=int, default=128, help="(default 128; 1024 in the paper)")
     parser.add_argument("--d_ff", type=int, default=512)
     parser.add_argument("--h", type=int, default=4)
@@ -313,6 +318,7 @@ def main():
     parser.add_argument("--steps", type=int, default=2400, help="updates")
     parser.add_argument("--warmup", type=int, default=200)
     parser.add_argument("--rate", type=float, default=0.3, help="a factor on Eq. 3")
+    parser.add_argument("--optimizer", choices=("adam", "muon"), default="adam", help="muon: its rate falls to 0")
     parser.add_argument("--words", type=int, default=1200, help="of a batch, at most, padding counted")
     parser.add_argument("--every", type=int, default=200, help="updates between evaluations")
     parser.add_argument("--save_every", type=int, default=50, help="updates between checkpoints, of which 10 are kept")

@@ -156,7 +156,7 @@ def of_the_record(folder):
     seeds = seed if isinstance(seed, list) else [seed]
     script = re.search(r"[\w-]+\.py", run["command"])  # one that fixes its seed in its text need not repeat it
     fixed = script and "manual_seed(0)" in (ROOT / "benchmarks" / script[0]).read_text(encoding="utf-8")
-    searched = script and script[0].startswith("11_")  # what only searches draws nothing
+    searched = script and script[0].startswith(("11_", "18_pcfg"))  # what only searches or counts draws nothing
     assert all(isinstance(seed, int) for seed in seeds) or fixed or searched, f"{folder.name}/run.json has no seed"
     assert {"python", "torch"} <= set(run["versions"]), f"{folder.name}/run.json lacks the version of python or torch"
     machine = run["machine"]

@@ -155,14 +155,14 @@ def numbers() -> list[tuple[str, str, str]]:
     assert peer["outputs equal to ours"] == 1
     return [
         (f"{worst['exact']} of {worst['sentences']}",
-         f"new sentences translated exactly by the hour's model, trained for {seconds:.0f} seconds on one core;"
+         f"new sentences translated exactly by the hour's model, trained for {seconds:.0f} seconds of one core's time;"
          f" the worst of {len(hour)} runs",
          "notebooks/the-hour"),
         (f"{tatoeba['bleu']:.1f} BLEU",
          f"on {tatoeba['sentences']:,} new English sentences of Tatoeba into German, after {trained:.0f} minutes of training on {cores(TRANSLATOR)}",
-         "notebooks/10-training"),
+         "notebooks/13-command-line"),
         (f"{peer['times as long as ours']:.1f} times",
-         f"as fast as the library transformers with the same published weights, and the same {marian['lines']} translations;"
+         f"as fast as the library transformers with the same weights, and the same {marian['lines']} translations;"
          " greedy search on a CPU",
          "notebooks/21-real-weights"),
     ]

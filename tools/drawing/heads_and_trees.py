@@ -33,8 +33,8 @@ def shown(token: str) -> str:
 @drawing("figure-3", 338, "Three heads from the verb makes")
 def figure_3(c: Canvas) -> None:
     """The same sentence three times, once for each of three heads: She makes my life more difficult. Arcs lead from
-    the verb makes to the words that it attends to, the thicker the larger the weight. In each row the thickest arcs
-    end at more or at difficult, three and four words further on; a number stands below each word."""
+    the verb makes to the words that it attends to, the thicker the larger the weight. In two heads of layer 1 the
+    thickest end at life and at difficult, in a head of layer 4 at difficult; a number stands below each word."""
     m = looked("tatoeba-en-de", MAKES)
     tokens = [shown(token) for token in m.source]
     query, gap = m.source.index("makes"), 9.0
@@ -103,7 +103,7 @@ def apart(weights) -> tuple[int, int, int]:
 def figure_5(c: Canvas) -> None:
     """Tom sold his car because it was too old, in two panels of two columns, queries at the left and keys at the
     right; lines join them, the thicker the larger the weight. In the first panel most lines lead down, to a word
-    further on; in the second they lead up, to the word before."""
+    further on; in the second they lead up, to words before."""
     m = looked("tatoeba-en-de", SOLD)
     tokens = [shown(token) for token in m.source]
     layer, *heads = apart(m.weights["encoder"])
