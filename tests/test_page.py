@@ -79,11 +79,16 @@ class Seen:
         self.page = browser.new_page(viewport=WIDE)
         self.page.set_default_timeout(180_000)  # a busy machine is slow, not wrong
         self.trouble: list[str] = []
-        self.page.on("console", lambda m: self.trouble.append(f"console: {m.text}") if m.type in ("error", "warning") else None)
+        self.page.on("console", self.said)
         self.page.on("pageerror", lambda e: self.trouble.append(f"script: {e}"))
         self.page.on("requestfailed", lambda r: self.trouble.append(f"failed: {r.url}"))
         self.page.on("response", lambda r: self.trouble.append(f"{r.status}: {r.url}") if r.status >= 400 else None)
         self.page.on("request", self.asked)
+
+    def said(self, message) -> None:
+        late = "preloaded using link preload but not used within a few seconds"  # says how busy the machine is: FACES asks instead
+        if message.type in ("error", "warning") and late not in message.text:
+            self.trouble.append(f"console: {message.text}")
 
     def asked(self, request) -> None:
         own = request.url.startswith((self.site, "data:", "blob:"))
@@ -108,6 +113,14 @@ def allowed() -> str:
 
 
 # What is asked of every page runs in the page: each function returns a list of complaints.
+
+# What a page preloads, it must use: every typeface that it asks for at once has been loaded for some of its words.
+FACES = """() => {
+  const faces = [...document.styleSheets].flatMap(sheet => [...sheet.cssRules]).filter(rule => rule instanceof CSSFontFaceRule);
+  const used = new Set([...document.fonts].filter(face => face.status === 'loaded').map(face => face.family.replaceAll('"', '')));
+  return [...document.querySelectorAll('link[rel=preload][as=font]')].map(link => link.href.split('/').pop()).filter(file =>
+    !faces.some(rule => rule.style.getPropertyValue('src').includes(file) && used.has(rule.style.getPropertyValue('font-family').replaceAll('"', ''))));
+}"""
 
 SIDEWAYS = """() => {
   const wide = document.documentElement.clientWidth, out = [];
@@ -230,7 +243,7 @@ def visit(browser, site):
     @functools.cache
     def look(name: str) -> dict[str, list[str]]:
         page = window.open(name)
-        found = {"formulas": page.evaluate(FORMULAS), "images": page.evaluate(IMAGES), "contrast": [], "axe": []}
+        found = {"faces": page.evaluate(FACES), "formulas": page.evaluate(FORMULAS), "images": page.evaluate(IMAGES), "contrast": [], "axe": []}
         for mode in ("light", "dark"):
             theme(page, mode)
             found["contrast"] += [f"{mode}: {line}" for line in page.evaluate(CONTRAST)]
@@ -331,6 +344,7 @@ def test_what_a_strict_policy_forbids_is_seen():
 
 KINDS = {
     "console": "no message in the console, no failed and no external request",
+    "faces": "no typeface preloaded and not used",
     "formulas": "every formula typeset, no raw TeX",
     "images": "every image with alternative text that says what is seen",
     "contrast": "text, formulas, code and drawings at a contrast of 4.5 or more, large text of 3, light and dark",
