@@ -142,6 +142,28 @@ def test_what_is_said_of_the_title_is_so():
         assert min(alone) > 0.95 if n in lengths[:2] else max(alone) < 0.3
     assert len(lengths) >= 5 and "a fraction of the others' updates at every distance" in INDEX
 
+    def seconds(name):
+        return [run["updates"] * run["milliseconds an update"] / 1000 for run in made[name, lengths[-1]]]
+
+    assert max(seconds("self-attention")) > min(seconds("dilated convolutions"))
+    assert "over the longest ones not always less time" in INDEX
+
+
+def test_what_is_said_of_equal_computation_is_so():
+    runs = json.loads((ROOT / "results/15-budgets/scores.json").read_text())["runs"]
+
+    def losses(name, budget):
+        made = [run for run in runs if (run["network"], run["budget"]) == (name, budget)]
+        dropout = min((run for run in made if run["seed"] == 0), key=lambda run: run["perplexity"])["P_drop"]
+        return [run["perplexity"] for run in made if run["P_drop"] == dropout]
+
+    first, rival = "Transformer, norm first", "convolutional"
+    others = {1: ("Transformer", first, "recurrent"), 4: (rival, "recurrent")}
+    assert all(max(losses(rival, 1)) < min(losses(name, 1)) for name in others[1])
+    assert all(max(losses(first, 4)) < min(losses(name, 4)) for name in others[4])
+    assert all(len(losses(name, budget)) == 3 for budget in others for name in (first, rival, "recurrent"))
+    assert "a convolutional one predicts best after little of it, and a Transformer after more" in INDEX
+
 
 def test_no_number_is_typed_on_the_front_page():
     text = INDEX.split("---\n", 2)[2]
