@@ -3,6 +3,7 @@
 Reads `_build/html` (built here if it is not there yet). One browser and one local server serve the whole run.
 """
 
+import base64
 import functools
 import importlib.util
 import json
@@ -13,6 +14,7 @@ import sys
 from pathlib import Path
 
 import layout
+import matplotlib
 import page as measure
 import pytest
 from browsers import served
@@ -340,6 +342,20 @@ def test_what_a_strict_policy_forbids_is_seen():
         '<script integrity="sha384-x" src="https://a.b/c.js"></script>', '<link rel="canonical" href="https://a.b/">',
     )
     assert not [markup for markup in good if unsafe(markup)]
+
+
+def test_a_typeface_that_no_word_uses_is_seen(browser):
+    face = Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSansDisplay.ttf").read_bytes()  # the smallest at hand
+    url = f"data:font/ttf;base64,{base64.b64encode(face).decode()}"
+    page = browser.new_page()
+    for family, found in (("used", 0), ("serif", 1)):
+        page.set_content(
+            f"<link rel=preload as=font crossorigin href='{url}'>"
+            f"<style>@font-face {{ font-family: used; src: url('{url}') }} p {{ font-family: {family} }}</style><p>Words</p>"
+        )
+        page.evaluate("() => document.fonts.ready")
+        assert len(page.evaluate(FACES)) == found, family
+    page.close()
 
 
 KINDS = {
