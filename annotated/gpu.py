@@ -649,7 +649,7 @@ def compiled(
     from torch._dynamo import config  # here, because to load it takes seconds
 
     # Both kinds of layer, training and evaluation, and each precision are programs of their
-    # own; at the default limit the rest would run uncompiled, and nobody would be told.
+    # own; at the default limit torch would warn and run the rest uncompiled.
     config.recompile_limit = max(64, config.recompile_limit)
     # Cutting a program at DDP's buckets lets gradients leave early; a layer is small enough.
     config.optimize_ddp = False
