@@ -1,4 +1,4 @@
-"""Rows beside those of Table 3 that change what a Config does not say: the scale, the FFN, the residual connection.
+"""Rows beside those of Table 3 that change what a Config does not say: scale, FFN, residual connection, positions.
 
 Not a benchmark itself. Sizes are the paper's, as in `annotated.variations`; 17_variations.py divides them.
 """
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from annotated.attention import scaled_dot_product_attention
+from annotated.embedding import positional_encoding
 from annotated.layers import AddNorm, PreNorm
 from annotated.transformer import Transformer
 from annotated.variations import Variation
@@ -73,6 +74,22 @@ def without_residual(model):
             part.__class__ = BarePreNorm if isinstance(part, PreNorm) else BareNorm
 
 
+@dataclass(frozen=True)
+class Positions(Variation):
+    """Row E with other first vectors of the positions, or with vectors that training does not change."""
+
+    sines: bool = False
+    fixed: bool = False
+
+    def model(self, config):
+        model = Transformer(config)
+        rows = model.positions.weight
+        if self.sines:
+            rows.data = positional_encoding(torch.arange(len(rows)), config.d_model)
+        rows.requires_grad_(not self.fixed)
+        return model
+
+
 POWERS = {"none": 0.0, "root": 0.5, "d_k": 1.0}
 DEPTHS = 2, 4, 8, 12
 
@@ -86,4 +103,8 @@ WITHOUT = {
     **{f"residual N={N}": Variation({"N": N}) for N in DEPTHS},
     **{f"no residual N={N}": Changed({"N": N}, change=without_residual) for N in DEPTHS},
 }
-INSIDE = SCALES | WITHOUT
+POSITIONS = {  # row E is learned, from random vectors; base has sines, fixed
+    "positions from sines": Positions({"positions": "learned"}, sines=True),
+    "positions random fixed": Positions({"positions": "learned"}, fixed=True),
+}
+INSIDE = SCALES | WITHOUT | POSITIONS
