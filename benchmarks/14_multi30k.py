@@ -18,6 +18,10 @@ On a CPU, where chapter 14's update is appendix N's: --device cpu, or for a tria
 There --muon trains as appendix O does: fewer updates, with a rate that ends at 0, so few checkpoints are averaged.
 --N, --N_decoder, --d_model, --d_ff, --h and --P_drop are other sizes than the published ones.
 With --rates the rate is the best of several by the loss on the validation set after --trial updates (OUT-rates).
+
+With --teachers n the model also reads its text as n other trainings translate the sources and n translate the targets
+back (data diversification, Nguyen et al. 2020): no other data, and one model in the end. All seeds have the same
+teachers, of --teacher_steps updates. Several processes may share them, and then take a seed each (--seeds).
 """
 
 import argparse
@@ -32,13 +36,14 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from script import taken
 
 from annotated.corpora import load_corpus
 from annotated.cpu import CPURun
 from annotated.data import Batches, Subwords, token_batches
 from annotated.decoding import Translator
 from annotated.evaluation import _resampled_difference, bleu, bleu_counts, cross_entropy
-from annotated.files import read_json
+from annotated.files import read_json, write_json, write_text
 from annotated.gpu import FastUpdate, Objective, Prefetch, StaticBatches, fuse, precision_context
 from annotated.graphs import CudaGraphTrainStep
 from annotated.quick import by_muon
@@ -52,6 +57,8 @@ SCORING = {"raw": {}, "tok": {"tokenize": "none"}}
 ALPHAS = (0.0, 0.3, 0.6, 1.0, 1.4, 1.8)
 KEPT = 10  # of so many lines for updates one stays in the record
 TRIAL = 99  # the seed of trainings that choose a rate
+TEACHER = 100  # the seed of the first teacher
+WAIT = 10.0  # seconds between looks for what another process makes
 
 
 class Resampled:
@@ -69,6 +76,55 @@ class Resampled:
         now = self.ready.pop(epoch, None) or self.thread.submit(self.cut)
         self.ready[epoch + 1] = self.thread.submit(self.cut)  # while the GPU trains on this one
         yield from self.make(now.result())(epoch, position)
+
+
+def teachers(options):
+    """Name -> the seed of its training."""
+    names = (f"{way}-{n}" for n in range(1, options.teachers + 1) for way in ("forward", "backward"))
+    return {name: TEACHER + i for i, name in enumerate(names)}
+
+
+def turned(pairs):
+    return [(target, source) for source, target in pairs]
+
+
+def teach(name, data, rate, folder, how, options):
+    """Train a teacher; write the training text as it translates it, and its score on the validation set."""
+    corpus, vocabulary, *encoded = data
+    if name.startswith("backward"):
+        corpus = replace(corpus, train=turned(corpus.train), validation=turned(corpus.validation))
+        encoded = map(turned, encoded)
+    longest = argparse.Namespace(**{**vars(options), "steps": options.teacher_steps})
+    recipe = recipe_for(teachers(options)[name], rate, longest)
+    model, _ = trained((corpus, vocabulary, *encoded), config_for(vocabulary, options), recipe, folder / name, options)
+    average_of(model, list_checkpoints(folder / name)[-options.average :])
+    search = partial(translate, model, vocabulary, beam=options.beam, alpha=1.0)
+    score, _ = bleu(search(corpus.validation), [target for _, target in corpus.validation], **how)
+    write_text(folder / f"{name}.txt", "".join(line + "\n" for line in search(corpus.train)))
+    write_json(folder / f"{name}.json", {"validation": round(score, 2)})  # last: there is all of it
+    shutil.rmtree(folder / name)
+
+
+def taught(data, rate, folder, how, options):
+    """The data with what the teachers have written, and their scores; those that are missing are made now."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = {name: folder / f"{name}.json" for name in teachers(options)}
+    while missing := [name for name, path in made.items() if not path.exists()]:
+        mine = next((name for name in missing if not taken(folder / f"{name}.pid")), None)
+        if mine:
+            teach(mine, data, rate, folder, how, options)
+        else:
+            time.sleep(WAIT)  # another process is at it
+    corpus, vocabulary, pairs, held_out = data
+    more = []
+    for name in made:
+        lines = (folder / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+        forward = name.startswith("forward")
+        more += [(pair[0], line) if forward else (line, pair[1])
+                 for pair, line in zip(corpus.train, lines, strict=True) if line]
+    pairs = pairs + [(vocabulary.encode(source), vocabulary.encode(target)) for source, target in more]
+    scores = {name: read_json(path)["validation"] for name, path in made.items()}
+    return (replace(corpus, train=[*corpus.train, *more]), vocabulary, pairs, held_out), scores
 
 
 def average_of(model, checkpoints):
@@ -212,12 +268,17 @@ def one_seed(protocol, seed, rate, options):
     config = config_for(vocabulary, options)
     recipe = recipe_for(seed, rate, options)
     what = {"config": config, "recipe": recipe, "data": about_corpus(corpus)}
+    if options.teachers:
+        what["teachers"] = {"seeds": teachers(options), "steps": options.teacher_steps}
+    how = SCORING[protocol]
     with Record.begin(folder, free=("steps",), **what) as record:
+        if options.teachers:
+            place = options.work / f"{options.out.name}-{protocol}-teachers"
+            data, of_teachers = taught(data, rate, place, how, options)
         before = time.monotonic() - began
         model, log = trained(data, config, recipe, work, options)
         ended = time.monotonic()
         seconds = json.loads(log.splitlines()[-1])["seconds"]  # of all sittings, where it was stopped and went on
-        how = SCORING[protocol]
         chosen = choose(model, vocabulary, work, corpus.validation, options, how)
         outputs = translate(model, vocabulary, corpus.test, options.beam, chosen["alpha"])
         references = [target for _, target in corpus.test]
@@ -227,6 +288,8 @@ def one_seed(protocol, seed, rate, options):
             "beam": options.beam, **about_score(outputs, references, how), **chosen, "seconds of training": seconds,
             "seconds in all": round(before + seconds + time.monotonic() - ended, 1),
         }
+        if options.teachers:
+            scores["teachers"] = {"pairs with theirs": len(data[2]), "validation": of_teachers}
         record.write("log.jsonl", thinned(log))
         record.write("outputs.txt", "\n".join(outputs) + "\n")
         record.write_scores(scores)  # last: a folder with scores is not made again
@@ -257,6 +320,8 @@ def main():
     parser.add_argument("--average", type=int, default=10, help="checkpoints")
     parser.add_argument("--every", type=int, default=5, help="checkpoints between the ends tried")
     parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--teachers", type=int, default=0, help="trainings each way whose translations are read")
+    parser.add_argument("--teacher_steps", type=int, default=10_000)
     parser.add_argument("--pairs", type=int, help="of each part, for a trial")
     options = parser.parse_args()
     if options.muon and torch.device(options.device).type == "cuda":

@@ -19,7 +19,6 @@ Updates, pairs and vocabulary are what two cores have time for; a GPU has time f
 """
 
 import argparse
-import os
 import shutil
 import sys
 import time
@@ -29,7 +28,7 @@ from pathlib import Path
 
 import torch
 from inside import INSIDE, Changed
-from script import run
+from script import run, taken
 from table_3 import CORPUS, small_recipe
 
 from annotated.corpora import load_corpus
@@ -141,20 +140,6 @@ def epochs(pairs, recipe):
     """How often the updates go through the corpus."""
     batches = sum(1 for _ in token_batches(pairs, recipe.source_tokens, recipe.target_tokens, recipe.seed))
     return round(recipe.steps / batches, 2)
-
-
-def taken(path):
-    """Whether another process that is alive has this run; if none has, it is ours from now on."""
-    try:
-        with path.open("x") as file:
-            file.write(str(os.getpid()))
-        return False
-    except FileExistsError:
-        owner = path.read_text()
-        if owner.isdigit() and Path(f"/proc/{owner}").exists():
-            return True
-        path.unlink(missing_ok=True)  # of a process that was killed
-        return taken(path)
 
 
 def begin(options, corpus, vocabulary):

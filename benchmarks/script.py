@@ -1,8 +1,9 @@
-"""What the programs here share: how they end.
+"""What the programs here share: how they end, and how several share the work.
 
 Not a benchmark itself.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -19,3 +20,17 @@ def run(go, options):
         print(f"{name}: stopped; the same command goes on from there, or begins anew", file=sys.stderr)
         return 130
     return 0
+
+
+def taken(path):
+    """Whether another process that is alive has the work of this lock; if none has, it is ours from now on."""
+    try:
+        with path.open("x") as file:
+            file.write(str(os.getpid()))
+        return False
+    except FileExistsError:
+        owner = path.read_text()
+        if owner.isdigit() and Path(f"/proc/{owner}").exists():
+            return True
+        path.unlink(missing_ok=True)  # of a process that was killed
+        return taken(path)

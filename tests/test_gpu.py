@@ -676,6 +676,39 @@ def test_multi30k_takes_the_rate_that_leaves_the_least_loss_and_goes_on_with_its
     call(*small, *places, "--trial", 3, "--rates", 0.001, 0.1)
 
 
+def test_a_model_reads_what_teachers_write_and_both_are_made_once(program, tmp_path, monkeypatch, capsys):
+    module, call = program("14_multi30k")
+    corpus, seen = grammar_corpus(train=40, validation=5, test=3), []
+    real = module.trained
+
+    def trained(data, config, recipe, work, options):
+        seen.append((recipe.seed, recipe.steps, data[0].train[0], len(data[2])))
+        return real(data, config, recipe, work, options)
+
+    def written(model, vocabulary, pairs, beam, alpha):  # an empty line is no translation
+        return ["" if i == 7 else f"x {source}" for i, (source, _) in enumerate(pairs)]
+
+    for name, new in (("load_corpus", lambda name: corpus), ("trained", trained), ("translate", written), ("ALPHAS", (1.0,))):
+        monkeypatch.setattr(module, name, new)
+    small = "--device cpu --steps 6 --warmup 2 --save_every 2 --average 2 --every 4 --vocab 330 --tokens 200 --beam 2".split()
+    more = *small, "--teachers", 1, "--teacher_steps", 4, "--protocols", "tok", "--out", tmp_path / "m", "--work", tmp_path / "work"
+    call(*more, "--seeds", 1)
+    one, two = corpus.train[0]
+    assert seen[:2] == [(100, 4, (one, two), 40), (101, 4, (two, one), 40)]
+    assert seen[2:] == [(1, 6, (one, two), 3 * 40 - 2)]
+    words = module.Subwords.train([text for pair in corpus.train for text in pair], 330)
+    data = corpus, words, [(words.encode(a), words.encode(b)) for a, b in corpus.train], []
+    data, found = module.taught(data, 1.0, tmp_path / "work/m-tok-teachers", {}, module.argparse.Namespace(teachers=1))
+    assert data[0].train[40] == (one, f"x {one}") and data[0].train[79] == (f"x {two}", two)
+    assert data[2][40] == (words.encode(one), words.encode(f"x {one}"))
+    run = json.loads((tmp_path / "m-tok-1/run.json").read_text())
+    assert run["teachers"] == {"seeds": {"forward-1": 100, "backward-1": 101}, "steps": 4}
+    scores = scores_in(tmp_path / "m-tok-1")
+    assert scores["teachers"]["pairs with theirs"] == 118 and scores["teachers"]["validation"] == found
+    call(*more, "--seeds", 1, 2)  # another seed has the same teachers
+    assert [seed for seed, *_ in seen[3:]] == [2]
+
+
 def test_a_score_says_what_it_is_made_of(program):
     module, _ = program("14_multi30k")
     texts = ["a b c d e f", "a b c d x f g", "h i j k l m n", "b c d e", "x y z u v w"] * 7

@@ -220,6 +220,22 @@ def test_rows_without_a_part_lack_it_and_are_cached_alike(script, norm):
     assert base - less == 6 * (2 * 64 * 256 + 64 + 256)
 
 
+def test_positions_differ_from_row_E_in_what_they_say(script):
+    from annotated.embedding import positional_encoding
+
+    learned, sines, fixed = (
+        script.build(row, 50, 0, 8, 2, "pre") for row in ("E learned", "positions from sines", "positions random fixed"))
+    rows = {name: model.positions.weight for name, model in (("learned", learned), ("sines", sines), ("fixed", fixed))}
+    torch.testing.assert_close(rows["sines"], positional_encoding(torch.arange(len(rows["sines"])), 64))
+    assert torch.equal(rows["fixed"], rows["learned"]) and not torch.equal(rows["sines"], rows["learned"])
+    assert [row.requires_grad for row in rows.values()] == [True, True, False]
+    base = script.build("base", 50, 0, 8, 2, "pre")
+    assert base.positions is not learned.positions and not list(getattr(base.positions, "parameters", list)())
+    for model in (sines, fixed):  # all else is row E's
+        same = dict(learned.named_parameters())
+        assert all(torch.equal(p, same[name]) for name, p in model.named_parameters() if name != "positions.weight")
+
+
 def test_a_run_that_another_process_has_is_left_to_it(script, tmp_path):
     lock = tmp_path / "base-0.pid"
     assert not script.taken(lock)
