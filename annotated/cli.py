@@ -818,9 +818,10 @@ def _train_as(backend, options):
         _check_batches(options, config, batches, backend.device)
         torch.manual_seed(recipe.seed)
         model = Transformer(config, backend.attention).to(backend.device)
-        _learn(backend, model, recipe, batches, held_out, folder)
-        if backend.writes:
-            _finish(model, vocabulary, corpus, folder, recipe.keep, options.score)
+        with Record(folder) if backend.writes else nullcontext():  # notes when it ended, and why
+            _learn(backend, model, recipe, batches, held_out, folder)
+            if backend.writes:
+                _finish(model, vocabulary, corpus, folder, recipe.keep, options.score)
 
 
 def _at_distances(pairs, most):

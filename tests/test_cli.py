@@ -514,6 +514,7 @@ def test_a_trained_folder_is_complete(model):
     run = json.loads((model / "run.json").read_text())
     assert run["command"].startswith("python -m annotated train --source")
     assert run["config"]["d_model"] == 32 and run["recipe"]["warmup"] == 30
+    assert run["ended"] >= run["date"] and "failed" not in run
     assert run["data"]["sha256"] == {name: sha256_of(model.parent / f"train.{end}") for name, end in (("source", "en"), ("target", "de"))}
     assert (model / "tokens" / "about.json").exists()
 
@@ -577,7 +578,10 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(text, model, tmp_pa
     said = process.communicate()[1].decode()
     assert process.returncode == 130 and "the same command goes on" in said and "Traceback" not in said
     assert not (tmp_path / "out" / "config.json").exists()
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["failed"].startswith("KeyboardInterrupt: stopped after update")
     assert annotated(*arguments).returncode == 0
+    run = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert run["continued"][0]["after"].startswith("KeyboardInterrupt") and run["ended"] and "failed" not in run
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
 
 
