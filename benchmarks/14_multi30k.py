@@ -94,14 +94,17 @@ def teach(name, data, rate, folder, how, options):
     if name.startswith("backward"):
         corpus = replace(corpus, train=turned(corpus.train), validation=turned(corpus.validation))
         encoded = map(turned, encoded)
-    longest = argparse.Namespace(**{**vars(options), "steps": options.teacher_steps})
-    recipe = recipe_for(teachers(options)[name], rate, longest)
-    model, _ = trained((corpus, vocabulary, *encoded), config_for(vocabulary, options), recipe, folder / name, options)
+    theirs = argparse.Namespace(**{**vars(options), "steps": options.teacher_steps})
+    recipe = recipe_for(teachers(options)[name], rate, theirs)
+    data = corpus, vocabulary, *encoded
+    model, log = trained(data, config_for(vocabulary, options), recipe, folder / name, options)
     average_of(model, list_checkpoints(folder / name)[-options.average :])
     search = partial(translate, model, vocabulary, beam=options.beam, alpha=1.0)
     score, _ = bleu(search(corpus.validation), [target for _, target in corpus.validation], **how)
     write_text(folder / f"{name}.txt", "".join(line + "\n" for line in search(corpus.train)))
-    write_json(folder / f"{name}.json", {"validation": round(score, 2)})  # last: there is all of it
+    seconds = json.loads(log.splitlines()[-1])["seconds"]
+    found = {"validation": round(score, 2), "seconds of training": seconds}
+    write_json(folder / f"{name}.json", found)  # last: there is all of it
     shutil.rmtree(folder / name)
 
 
@@ -123,7 +126,7 @@ def taught(data, rate, folder, how, options):
         more += [(pair[0], line) if forward else (line, pair[1])
                  for pair, line in zip(corpus.train, lines, strict=True) if line]
     pairs = pairs + [(vocabulary.encode(source), vocabulary.encode(target)) for source, target in more]
-    scores = {name: read_json(path)["validation"] for name, path in made.items()}
+    scores = {name: read_json(path) for name, path in made.items()}
     return (replace(corpus, train=[*corpus.train, *more]), vocabulary, pairs, held_out), scores
 
 
@@ -272,10 +275,10 @@ def one_seed(protocol, seed, rate, options):
         what["teachers"] = {"seeds": teachers(options), "steps": options.teacher_steps}
     how = SCORING[protocol]
     with Record.begin(folder, free=("steps",), **what) as record:
+        before = time.monotonic() - began
         if options.teachers:
             place = options.work / f"{options.out.name}-{protocol}-teachers"
             data, of_teachers = taught(data, rate, place, how, options)
-        before = time.monotonic() - began
         model, log = trained(data, config, recipe, work, options)
         ended = time.monotonic()
         seconds = json.loads(log.splitlines()[-1])["seconds"]  # of all sittings, where it was stopped and went on
@@ -289,7 +292,7 @@ def one_seed(protocol, seed, rate, options):
             "seconds in all": round(before + seconds + time.monotonic() - ended, 1),
         }
         if options.teachers:
-            scores["teachers"] = {"pairs with theirs": len(data[2]), "validation": of_teachers}
+            scores["teachers"] = {"pairs with theirs": len(data[2]), **of_teachers}
         record.write("log.jsonl", thinned(log))
         record.write("outputs.txt", "\n".join(outputs) + "\n")
         record.write_scores(scores)  # last: a folder with scores is not made again
