@@ -163,7 +163,7 @@ class DistributedUpdate(FastUpdate):
     def __init__(self, step: TrainStep, group: ProcessGroup):
         super().__init__(step)
         if group.size > 1 and isinstance(step, CudaGraphTrainStep):
-            raise ValueError("a recorded step does not send gradients: several processes need TrainStep")
+            raise ValueError("several processes need TrainStep: a recorded step sends no gradients")
         self.group = group
 
     def count(self, source: Any, target: Any, pad: int) -> int:

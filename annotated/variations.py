@@ -98,6 +98,17 @@ def shrink(config: Config, width: int = 8, depth: int = 2) -> Config:
 _T_975 = (math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
+def _around_mean(values, further):
+    """The mean of values, less and plus t standard deviations times the root of further + 1/n."""
+    n = len(values)
+    if not 2 <= n <= len(_T_975):
+        raise ValueError(f"values must be 2 to {len(_T_975)} numbers, got {n}")
+    mean = sum(values) / n
+    std = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
+    reach = _T_975[n - 1] * std * math.sqrt(further + 1 / n)
+    return mean - reach, mean + reach
+
+
 def _prediction_interval(values):
     """Where one more value of the same kind lies with probability 0.95, if they are normal.
 
@@ -110,13 +121,22 @@ def _prediction_interval(values):
     Raises:
         ValueError: there are fewer than 2 values, or more than 11.
     """
-    n = len(values)
-    if not 2 <= n <= len(_T_975):
-        raise ValueError(f"values must be 2 to {len(_T_975)} numbers, got {n}")
-    mean = sum(values) / n
-    std = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
-    reach = _T_975[n - 1] * std * math.sqrt(1 + 1 / n)
-    return mean - reach, mean + reach
+    return _around_mean(values, 1)
+
+
+def _mean_interval(values):
+    """Where the mean of all values of this kind lies, with 95 % confidence, if they are normal.
+
+    Args:
+        values: numbers, 2 to 11 of them, such as the differences of two models, seed by seed.
+
+    Returns:
+        low, high.
+
+    Raises:
+        ValueError: there are fewer than 2 values, or more than 11.
+    """
+    return _around_mean(values, 0)
 
 
 class _AdditiveHeads(nn.Module):

@@ -294,7 +294,7 @@ def test_a_run_of_one_process_is_a_run(tmp_path):
 def test_a_recorded_step_with_several_processes_is_refused():
     step = CudaGraphTrainStep(gpu.Objective(model_of()))
     DistributedUpdate(step, ProcessGroup())
-    with pytest.raises(ValueError, match="does not send gradients"):
+    with pytest.raises(ValueError, match="several processes need TrainStep"):
         DistributedUpdate(step, ProcessGroup(0, 2))
 
 

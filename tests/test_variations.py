@@ -25,6 +25,7 @@ from annotated.variations import (
     Variation,
     _AdditiveHeads,
     _BilinearHeads,
+    _mean_interval,
     _prediction_interval,
     shrink,
 )
@@ -151,10 +152,17 @@ def test_the_interval_is_the_textbooks():
     assert _prediction_interval([2.0, 2.0]) == (2.0, 2.0)
 
 
+def test_the_interval_of_a_mean_is_the_textbooks():
+    values = [0.048, 0.079, 0.032, 0.055]
+    reach = 3.182 * statistics.stdev(values) / 2
+    assert _mean_interval(values) == pytest.approx((0.0535 - reach, 0.0535 + reach), rel=1e-12)
+
+
 @pytest.mark.parametrize("count", [0, 1, 12])
-def test_too_few_or_too_many_values_are_refused(count):
+@pytest.mark.parametrize("interval", [_prediction_interval, _mean_interval])
+def test_too_few_or_too_many_values_are_refused(interval, count):
     with pytest.raises(ValueError, match=f"values must be 2 to 11 numbers, got {count}"):
-        _prediction_interval([1.0] * count)
+        interval([1.0] * count)
 
 
 def test_the_factors_fall_towards_the_normal_distributions():
