@@ -5,7 +5,8 @@
 
 All rows are trained by one recipe, with one vocabulary, for equally many updates; rows of the same seed see the same
 batches. The released code's presets change the recipe by the factors by which their own numbers differ from the
-paper's. Everything is measured on the validation set by the last weights, as the paper's table is (no averaging).
+paper's. Everything is measured on the validation set by the last weights, as the paper's table is (no averaging); the
+perplexity also on as many training pairs, the first.
 
 Each run is a file of its own under runs/, with its provenance. The same command goes on with the runs that are
 missing, and in the middle of a run that was stopped. Several processes may share the work: each takes runs that
@@ -87,8 +88,14 @@ def one_run(row, seed, corpus, vocabulary, options):
     model = build(row, len(vocabulary), seed, options.width, options.depth, options.norm)
     model.to(options.device)
     batches = partial(token_batches, pairs, recipe.source_tokens, recipe.target_tokens, recipe.seed)
-    check = list(token_batches(held_out, options.tokens, options.tokens))
-    measure = lambda m: {"perplexity": round(perplexity(m, check), 4), "accuracy": round(accuracy(m, check), 4)}  # noqa: E731
+    check, seen = (list(token_batches(part, options.tokens, options.tokens))
+                   for part in (held_out, pairs[: len(held_out)]))
+
+    def measure(model):
+        found = {"perplexity": perplexity(model, check), "accuracy": accuracy(model, check),
+                 "training_perplexity": perplexity(model, seen)}
+        return {name: round(value, 4) for name, value in found.items()}
+
     folder = options.cache / slug(row, seed)
     Record.begin(folder, row=row, config=model.config, recipe=recipe)  # a run that was stopped goes on
     log = train(model, recipe, batches, folder, measure, start_of(row, options.device))
@@ -101,7 +108,7 @@ def one_run(row, seed, corpus, vocabulary, options):
     last = [line["loss"] for line in log if "loss" in line and line["step"] > 0.9 * recipe.steps]
     made = read_run(folder) | {
         "parameters": sum(p.numel() for p in model.parameters()),
-        "perplexity": curve[-1]["perplexity"], "accuracy": curve[-1]["accuracy"],
+        **{name: curve[-1][name] for name in ("perplexity", "accuracy", "training_perplexity")},
         "bleu": round(score, 2), "bleu_interval": interval(outputs, references), "signature": signature,
         "training_loss": round(sum(last) / len(last), 4), "epochs": epochs(pairs, recipe),
         "training_seconds": seconds, "seconds": round(time.monotonic() - began), "curve": curve,

@@ -14,6 +14,7 @@ from shapes import checked, unseen
 from annotated import variations
 from annotated.attention import scaled_dot_product_attention
 from annotated.decoding import Translator, beam_search, greedy
+from annotated.grammar import grammar_corpus
 from annotated.training import Recipe
 from annotated.transformer import BASE, TINY, Config
 from annotated.variations import (
@@ -242,6 +243,26 @@ def test_positions_differ_from_row_E_in_what_they_say(script):
     for model in (sines, fixed):  # all else is row E's
         same = dict(learned.named_parameters())
         assert all(torch.equal(p, same[name]) for name, p in model.named_parameters() if name != "positions.weight")
+
+
+def test_a_training_is_a_file_that_is_made_once(script, tmp_path, monkeypatch):
+    corpus = grammar_corpus(150, 20, 1)
+    monkeypatch.setattr(script, "load_corpus", lambda name: corpus)
+    told = "--norm pre --rates 0.5 1 --trial 4 --steps 20 --warmup 4 --vocab 350 --width 16 --depth 6 --seeds 3 --tokens 300"
+    told = [*told.split(), "--row", "D P_drop=0.0", "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "out")]
+    assert script.main(told) == 0
+    (path,) = (tmp_path / "out/runs").glob("*.json")
+    made, curve = json.loads(path.read_text()), json.loads(path.read_text())["curve"]
+    assert (made["row"], made["recipe"]["seed"], made["config"]["P_drop"], made["config"]["norm"]) == (
+        "D P_drop=0.0", 3, 0.0, "pre")
+    assert [line["step"] for line in curve] == list(range(2, 21, 2))
+    for name in ("perplexity", "training_perplexity"):
+        assert made[name] == curve[-1][name] < curve[0][name]
+    assert made["training_perplexity"] != made["perplexity"]
+    tried = json.loads((tmp_path / "out/scores.json").read_text())["perplexity of base after a trial"]
+    assert str(made["recipe"]["rate"]) == min(tried, key=tried.get)
+    before = path.stat().st_mtime_ns
+    assert script.main(told) == 0 and path.stat().st_mtime_ns == before
 
 
 def test_a_run_that_another_process_has_is_left_to_it(script, tmp_path):
