@@ -114,12 +114,14 @@ def test_the_main_line_is_every_chapter_in_its_part():
 
 
 def test_the_numbers_are_of_the_records(monkeypatch):
-    worst, tatoeba, marian = (number for number, *_ in front.numbers())
+    worst, tatoeba, multi30k = (number for number, *_ in front.numbers())
     rows = json.loads((ROOT / "results/hour/scores.json").read_text())["seeds"]
     assert worst == f"{min(row['exact'] for row in rows)} of {rows[0]['sentences']}"
     score = json.loads((ROOT / "results/tatoeba-en-de/scores.json").read_text())["bleu"]
     assert tatoeba == f"{score:.1f} BLEU"
-    assert marian.endswith(" times")
+    folders = [ROOT / f"results/{front.MULTI30K}-{seed}" for seed in (1, 2, 3)]
+    seeds = [json.loads((folder / "scores.json").read_text())["bleu"] for folder in folders if folder.exists()]
+    assert len(seeds) > 1 and multi30k == f"{sum(seeds) / len(seeds):.1f} BLEU"
     real = front.record
     changed = {"seeds": [{"seed": 0, "seconds": 61.0, "exact": 7, "sentences": 9}]}
     monkeypatch.setattr(front, "record", lambda name, file: changed if name == "hour" else real(name, file))
@@ -142,12 +144,6 @@ def test_what_is_said_of_the_title_is_so():
         assert min(alone) > 0.95 if n in lengths[:2] else max(alone) < 0.3
     assert len(lengths) >= 5 and "a fraction of the others' updates at every distance" in INDEX
 
-    def seconds(name):
-        return [run["updates"] * run["milliseconds an update"] / 1000 for run in made[name, lengths[-1]]]
-
-    assert max(seconds("self-attention")) > min(seconds("dilated convolutions"))
-    assert "over the longest not always less time" in INDEX
-
 
 def test_what_is_said_of_equal_computation_is_so():
     runs = json.loads((ROOT / "results/15-budgets/scores.json").read_text())["runs"]
@@ -160,10 +156,9 @@ def test_what_is_said_of_equal_computation_is_so():
     ours, first, rival = "Transformer", "Transformer, norm first", "convolutional"
     others = {1: (first, "recurrent", ours), 4: (first, "recurrent", rival)}
     assert all(max(losses(rival, 1)) < min(losses(name, 1)) for name in others[1])
-    assert all(max(losses(name, 1)) < min(losses(ours, 1)) for name in (first, "recurrent", rival))
     assert all(max(losses(ours, 4)) < min(losses(name, 4)) for name in others[4])
     assert all(len(losses(name, budget)) == 3 for budget in others for name in (ours, *others[4]))
-    assert "best after little of it; the paper's Transformer, last there, after four times as much" in INDEX
+    assert "best after little of it, and the paper's Transformer after four times as much" in INDEX
 
 
 def test_no_number_is_typed_on_the_front_page():
