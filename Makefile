@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 
 STAMP = $(VENV)/.installed
 PAGE = _build/.page
-SOURCES = _config.yml _toc.yml $(wildcard *.md book/*.* book/*/*.* book/*/*/*.* notebooks/*.ipynb annotated/*.py tools/*.py tools/web/* results/*/*.json)
+SOURCES = _config.yml _toc.yml $(wildcard *.md book/*.* book/*/*.* book/*/*/*.* notebooks/*.ipynb annotated/*.py tools/*.py tools/web/* results/*/*.json results/*/*.jsonl results/*/*.safetensors results/*/*.model results/*/runs/*.json)
 
 # Of the 15,000 modules that are installed few are ever imported: each is compiled then, and must be kept.
 unexport PYTHONDONTWRITEBYTECODE
@@ -83,7 +83,8 @@ gpu: $(if $(GPU_PY),,$(STAMP))
 # The tests that need a GPU, and every notebook run there (errors count, outputs may differ).
 gpu-test: $(STAMP)
 	@$(PY) -c 'import torch, sys; sys.exit(None if torch.cuda.is_available() else "make gpu-test: torch finds no CUDA device")'
-	@$(PY) -m pytest --nbval-lax -m "gpu or not needs_data" tests notebooks --ignore=tests/test_page.py
+	@$(PY) -m pytest -m gpu tests
+	@$(PY) -m pytest --nbval-lax notebooks
 
 $(STAMP): requirements.txt pyproject.toml
 	@[ -n "$(PYTHON)" ] || { echo "make: Python 3.11 or newer is needed; PYTHON=path names one"; exit 1; }

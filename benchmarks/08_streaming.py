@@ -13,7 +13,7 @@ files to batches, not a tokeniser. Then, each in a fresh process:
 Before a process streams, the files' pages are dropped from the system's cache, as far as it does so when asked.
 Memory is what Linux tells of the process: VmHWM the most that was ever resident, RssAnon its own, RssFile pages of
 mapped files, libraries among them. The first batch is timed from opening the folder, imports before it apart.
-Writes run.json and scores.json, which chapter 08 reads.
+Writes run.json and scores.json, which appendix G reads.
 """
 
 import argparse

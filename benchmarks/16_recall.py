@@ -198,10 +198,10 @@ def make(record, part, wanted, options):
         made = trained(name, n, rate, seed, options)
         with record.change("scores.json") as scores:
             scores.setdefault(part, []).append(made)
-        print(json_line(made), flush=True)
+        print(said_of(made), flush=True)
 
 
-def json_line(made):
+def said_of(made):
     return "  ".join(f"{key} {value}" for key, value in made.items() if key not in ("weights", "d"))
 
 

@@ -35,7 +35,6 @@ COMMENT = re.compile(rf"#\s*({SHAPE}(?:\s*,\s*{SHAPE})*)")
 CHECK, SIZES = "__shape_check__", "__shape_sizes__"
 STATEMENT = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr)
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
-LOOP = (ast.For, ast.While)
 
 
 class ShapeError(AssertionError):

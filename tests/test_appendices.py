@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import layout
 import pytest
-from chapters import ROOT, front_matter, paths, read, woven
+from chapters import ROOT, paths, read, woven
 
 from annotated.embedding import Embedding
 from annotated.layers import FeedForward
@@ -17,7 +17,6 @@ CHAPTERS: dict[str, str] = {}  # number -> text, of a chapter with its questions
 for path in woven():
     of = path.name.split("-")[0].lstrip("0") or "0"
     CHAPTERS[of] = CHAPTERS.get(of, "") + path.read_text(encoding="utf-8")
-DRAFTS = {path.name.split("-")[0].lstrip("0") or "0" for path in woven() if front_matter(path).get("draft")}
 
 
 def tables(path):
@@ -124,19 +123,17 @@ def test_a_term_is_complete(row):
     assert HAN.search(chinese), "no Chinese characters"
     assert not HAN.search(term + meaning), "Chinese in the English columns"
     assert len(words(meaning)) >= 4, "a meaning of fewer than four words"
-    number = chapter.strip("()")
-    assert (number in CHAPTERS) == (chapter == number), "a number stands in brackets while its chapter is not written"
-    if number in CHAPTERS and number not in DRAFTS:  # every word of one of the term's names, whatever its ending
-        there = set(words(CHAPTERS[number]))
-        found = [all(any(w.startswith(word[:5]) for w in there) for word in words(name)) for name in term.split(", ")]
-        assert any(found), f"chapter {number} does not use this term"
+    there = set(words(CHAPTERS[chapter]))  # every word of one of the term's names, whatever its ending
+    found = [all(any(w.startswith(word[:5]) for w in there) for word in words(name)) for name in term.split(", ")]
+    assert any(found), f"chapter {chapter} does not use this term"
 
 
 # ---- results/README.md
 
 LIST = tables("results/README.md")
 MADE = LIST["record", "what", "command", "commit", "date", "processor"]
-WANTED = LIST["record", "what", "goal", "command"]
+WANTED = [row for head, rows in LIST.items() if head[:3] == ("record", "what", "goal") for row in rows]
+BEGUN = {"17-norm-first"}  # wanted still, for the runs that the record lacks
 
 
 def name(row):
@@ -176,7 +173,9 @@ def test_the_list_says_what_the_record_says(row):
 
 
 def test_what_is_wanted_is_not_made():
-    assert not set(runs()) & set(re.findall(r"`([\w.-]+)/`", " ".join(row[0] for row in WANTED)))
+    wanted = set(re.findall(r"`([\w.-]+)/`", " ".join(row[0] for row in WANTED)))
+    assert {"14-ladder", "17-inside", "18-genia-1", "21-opus-mt-en-de"} <= wanted  # of every table
+    assert set(runs()) & wanted == BEGUN
 
 
 def test_a_record_without_a_seed_is_found(tmp_path):

@@ -15,6 +15,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from shapes import checked, unseen
 from torch import nn
 
 import annotated
@@ -552,9 +553,8 @@ def test_onnx_computes_the_same_for_every_shape(tmp_path, change):
 
 
 def test_shape_comments_hold(tmp_path):
-    shapes = pytest.importorskip("shapes")
     published(tmp_path)
-    with shapes.checked(interop) as seen:
+    with checked(interop) as seen:
         model = from_marian(tmp_path)
         how = _Generation(beam=3, max_len=4, forced_eos=True, forbidden=(5,))
         _published_search(model, sources(), how)
@@ -570,7 +570,7 @@ def test_shape_comments_hold(tmp_path):
         state = plain.start(source)
         flat = [x for cache in (*state.caches, *state.memory) for x in (cache.K, cache.V)]
         interop._StepGraph(plain)(ids, source, *flat)
-    assert not shapes.unseen(seen, interop)
+    assert not unseen(seen, interop)
 
 
 # ---- what is damaged, or made to do damage

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shapes import checked, unseen
 from torch import nn
 
 import annotated.transformer as module
@@ -214,14 +215,13 @@ def test_every_decoder_layer_reads_the_last_encoder_layer():
 
 
 def test_shape_comments_hold():
-    shapes = pytest.importorskip("shapes")
     source, target = batch()
-    with shapes.checked(module) as seen:
+    with checked(module) as seen:
         model = build(replace(SMALL, output_bias=True))
         model(source, target)
         model.step(target[:, 1], model.step(target[:, 0], model.start(source))[1])
         model.start(source).repeat(2).select(torch.arange(4))
-    assert not shapes.unseen(seen, module)
+    assert not unseen(seen, module)
 
 
 # ---- sizes

@@ -88,15 +88,6 @@ class Chapter:
         return self.front.get("program")
 
     @property
-    def draft(self) -> bool:
-        return bool(self.front.get("draft"))
-
-    @property
-    def long(self) -> bool:
-        """Whether the chapter waits to be cut: it has the older template and no budget yet."""
-        return bool(self.front.get("long"))
-
-    @property
     def title(self) -> str:
         match = re.search(r"^# +(.+?)\s*$", self.text[self.front_end :], re.MULTILINE)
         return match[1] if match else self.stem

@@ -1,10 +1,8 @@
 """Check the chapters' form: the rules of CONTRIBUTING.md that a program can see.
 
-    python tools/layout.py [--drafts] [CHAPTER ...]
+    python tools/layout.py [CHAPTER ...]
 
-Prints `book/NN-name.md:LINE: what is wrong` and exits 1. A chapter with `draft: true` in its front matter
-may break these rules: its remarks are counted, and shown with --drafts. One with `long: true` waits to be cut:
-it has no budget and the older opening, and is listed with --drafts.
+Prints `book/NN-name.md:LINE: what is wrong` and exits 1; warnings alone do not fail.
 """
 
 import argparse
@@ -97,9 +95,8 @@ def template(chapter: Chapter, root: Path) -> Iterator[Problem]:
         yield from questions_template(chapter)
     elif not chapter.appendix:  # which is no part of the paper: its sections are its own
         yield from sections(chapter)
-        if not chapter.long:
-            yield from opening(chapter)
-            yield from asks(chapter)
+        yield from opening(chapter)
+        yield from asks(chapter)
 
 
 def sections(chapter: Chapter) -> Iterator[Problem]:
@@ -220,11 +217,6 @@ def budget(chapter: Chapter, root: Path) -> Iterator[Problem]:
     if chapter.appendix or chapter.questions:
         return
     found = size(chapter)
-    kept = found.words <= WORDS[1] and found.lines <= LINES[1]
-    if chapter.long:
-        if kept:
-            yield 1, "`long: true` in the front matter, and the chapter keeps its budget: the mark goes"
-        return
     if found.words > WORDS[1]:
         yield 1, f"{found.words:,} words, {WORDS[1]:,} are allowed"
     if found.lines > LINES[1]:
@@ -232,8 +224,8 @@ def budget(chapter: Chapter, root: Path) -> Iterator[Problem]:
 
 
 def together(root: Path) -> Iterator[str]:
-    """Chapters that are too long as a whole; one that waits to be cut counts as what it should be."""
-    found = [(chapter.number, WORDS[0] if chapter.long else size(chapter).words) for chapter in map(read, paths(root))]
+    """Chapters that are too long as a whole."""
+    found = [(chapter.number, size(chapter).words) for chapter in map(read, paths(root))]
     for (first, last), allowed in TOGETHER.items():
         if (total := sum(words for number, words in found if first <= number <= last)) > allowed:
             yield f"chapters {first} to {last} have {total:,} words together, {allowed:,} are allowed"
@@ -505,7 +497,7 @@ def outputs(chapter: Chapter, root: Path) -> Iterator[Problem]:
 def advice(chapter: Chapter) -> Iterator[str]:
     """What is worth knowing and no fault."""
     found = size(chapter)
-    if not chapter.appendix and not chapter.questions and not chapter.long:
+    if not chapter.appendix and not chapter.questions:
         if WORDS[0] < found.words <= WORDS[1]:
             yield f"{found.words:,} words, {WORDS[0]:,} are the rule"
         if LINES[0] < found.lines <= LINES[1]:
@@ -518,9 +510,8 @@ def advice(chapter: Chapter) -> Iterator[str]:
 def main(argv=None, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(description="Check the chapters' form.")
     parser.add_argument("chapters", nargs="*", metavar="CHAPTER", help="02 or book/02-attention.md; all by default")
-    parser.add_argument("--drafts", action="store_true", help="show the remarks on drafts, and what waits to be cut")
     args = parser.parse_args(argv)
-    failed, broken, drafts, remarks, waiting = False, False, 0, 0, []
+    failed, broken = False, False
     for path in chosen(args.chapters, root):
         try:
             chapter = read(path)
@@ -529,29 +520,15 @@ def main(argv=None, root: Path = ROOT) -> int:
             print(error)
             failed = broken = True
             continue
-        drafts += chapter.draft
-        if chapter.long:
-            waiting.append(chapter)
-        if chapter.draft:
-            remarks += len(found)
-        else:
-            failed |= bool(found)
-            for text in advice(chapter):
-                print(f"{chapter.name}: warning: {text}")
-        if args.drafts or not chapter.draft:
-            for line, message in found:
-                print(f"{chapter.name}:{line}: {message}" + (" (draft)" if chapter.draft else ""))
+        failed |= bool(found)
+        for text in advice(chapter):
+            print(f"{chapter.name}: warning: {text}")
+        for line, message in found:
+            print(f"{chapter.name}:{line}: {message}")
     if not args.chapters and not broken:
         for message in together(root):
             print(message)
             failed = True
-    if drafts:
-        print(f"layout: {drafts} drafts, {remarks} remarks on them (tools/layout.py --drafts shows them)")
-    if waiting:
-        print(f"layout: {len(waiting)} chapters wait to be cut (tools/layout.py --drafts shows them)")
-        for chapter in waiting if args.drafts else []:
-            found = size(chapter)
-            print(f"{chapter.name}: long: {found.words:,} words, {found.lines} lines of shown code")
     return int(failed)
 
 

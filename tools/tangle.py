@@ -41,8 +41,8 @@ def tangle(chapter: Chapter, order: dict[str, str]) -> tuple[str | None, list[st
     except Refused as error:
         return None, [str(error)]
     if not cells:
-        missing = chapter.module and not chapter.draft
-        return None, [f"{chapter.name}:1: module {chapter.module}, but no cell is tagged export"] if missing else []
+        missing = [f"{chapter.name}:1: module {chapter.module}, but no cell is tagged export"]
+        return None, missing * bool(chapter.module)
     if not re.fullmatch(r"[a-z][a-z0-9_]*", str(chapter.module)):
         where = chapter.at(cells[0])
         return None, [f"{where}: exported cells need a `module:` in the front matter, not {chapter.module!r}"]
