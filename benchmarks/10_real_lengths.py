@@ -18,12 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from peers import TorchTransformer, keep_memory
+from peers import TorchTransformer, keep_memory, update
 from tqdm import tqdm
 
 from annotated.corpora import load_corpus
 from annotated.data import Subwords, make_batch, token_batches
-from annotated.optimization import label_smoothed_loss, optimizer
+from annotated.optimization import optimizer
 from annotated.records import Record, about_corpus
 from annotated.transformer import BASE, Transformer
 
@@ -45,12 +45,6 @@ def padding(batches):
 
 def real_tokens(source, target):
     return (source != 0).sum().item() + (target[:, 1:] != 0).sum().item()
-
-
-def update(model, adam, source, target):
-    adam.zero_grad()
-    label_smoothed_loss(model(source, target[:, :-1]), target[:, 1:]).backward()
-    adam.step()
 
 
 def main():

@@ -19,11 +19,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from peers import TorchTransformer, X, keep_memory, matrix_rate, summary, take_turns
+from peers import TorchTransformer, X, keep_memory, matrix_rate, summary, take_turns, update
 
 from annotated.cpu import CPUObjective, LinearMaps, _onednn, _sizes, calibrate
 from annotated.gpu import FastUpdate, TrainStep, training_flops
-from annotated.optimization import label_smoothed_loss, optimizer
+from annotated.optimization import optimizer
 from annotated.records import Record
 from annotated.transformer import BASE, Transformer
 
@@ -33,12 +33,6 @@ PARTS = {  # of a profile: the beginning of an operation's name -> what it is co
     "dropout": ("aten::bernoulli", "aten::native_dropout"), "norms": ("aten::native_layer_norm",),
     "Adam": ("aten::_fused_adam",),
 }
-
-
-def update(model, adam, source, target):
-    adam.zero_grad()
-    label_smoothed_loss(model(source, target[:, :-1]), target[:, 1:]).backward()
-    adam.step()
 
 
 def build(config):

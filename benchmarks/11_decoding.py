@@ -16,27 +16,13 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from peers import CTranslate2, EndlessTransformer, keep_memory, marian, summary, take_turns
+from peers import CTranslate2, EndlessTransformer, keep_memory, marian, of_marian, of_ours, summary, take_turns
 
-from annotated.decoding import beam_search, greedy, packed, packed_int8
+from annotated.decoding import packed, packed_int8
 from annotated.records import Record
 from annotated.transformer import BASE
 
 B, S, LENGTH = 16, 30, 40
-
-
-def ours(model, source, beam):
-    if beam == 1:
-        return greedy(model, source, max_len=LENGTH)
-    return beam_search(model, source, beam, alpha=0.0, max_len=LENGTH)
-
-
-@torch.inference_mode()
-def of_marian(model, source, beam):
-    lengths = {"min_new_tokens": LENGTH, "max_new_tokens": LENGTH}
-    rules = {"num_beams": beam, "do_sample": False, **({"length_penalty": 0.0} if beam > 1 else {})}
-    made = model.generate(source, attention_mask=source != model.config.pad_token_id, **lengths, **rules)
-    return [row[1 : 1 + LENGTH].tolist() for row in made]
 
 
 def of_ctranslate2(translate, source, beam):
@@ -60,10 +46,10 @@ def main():
     source[:, -1] = config.eos
     theirs = {kind: CTranslate2(model, kind, options.threads) for kind in ("float32", "int8")}
     sides = {
-        "ours": partial(ours, packed(model)), "ours, not packed": partial(ours, model),
-        "transformers": partial(of_marian, marian(model)),
+        "ours": partial(of_ours, packed(model), LENGTH), "ours, not packed": partial(of_ours, model, LENGTH),
+        "transformers": partial(of_marian, marian(model), LENGTH),
         "CTranslate2": partial(of_ctranslate2, theirs["float32"]),
-        "ours, int8": partial(ours, packed_int8(model)),
+        "ours, int8": partial(of_ours, packed_int8(model), LENGTH),
         "CTranslate2, int8": partial(of_ctranslate2, theirs["int8"]),
     }
     scores = {"sentences": B, "source tokens": S, "new tokens": LENGTH, "layers": options.N}

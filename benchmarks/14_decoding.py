@@ -19,9 +19,8 @@ from functools import partial
 
 import on_gpu
 import torch
-from peers import Endless, EndlessTransformer, ctranslate2_folder, marian, summary, take_turns
+from peers import Endless, EndlessTransformer, ctranslate2_folder, marian, of_marian, of_ours, summary, take_turns
 
-from annotated.decoding import beam_search, greedy
 from annotated.gpu import fuse
 from annotated.graphs import CudaGraphDecoder, compile_steps
 
@@ -55,22 +54,8 @@ class EndlessUncached(Endless, Uncached):
     pass
 
 
-def ours(model, length, source, beam):
-    if beam == 1:
-        return greedy(model, source, max_len=length)
-    return beam_search(model, source, beam, alpha=0.0, max_len=length)
-
-
 def one_at_a_time(model, length, source, beam):
-    return [ours(model, length, one, beam)[0] for one in source[:FEW].split(1)]
-
-
-@torch.inference_mode()
-def of_marian(model, length, source, beam):
-    lengths = {"min_new_tokens": length, "max_new_tokens": length}
-    rules = {"num_beams": beam, "do_sample": False, **({"length_penalty": 0.0} if beam > 1 else {})}
-    made = model.generate(source, attention_mask=source != model.config.pad_token_id, **lengths, **rules)
-    return [row[1 : 1 + length].tolist() for row in made]
+    return [of_ours(model, length, one, beam)[0] for one in source[:FEW].split(1)]
 
 
 def of_ctranslate2(translator, names, length, source, beam):
@@ -85,15 +70,15 @@ def sides(model, options):
     """name -> function of source and beam; and name -> why one is missing."""
     found, missing, length, device = {}, {}, options.length, options.device
     plain = deepcopy(model).to(device)
-    found["ours, plain"] = partial(ours, plain, length)
-    found["ours, without cache"] = partial(ours, EndlessUncached(plain), length)
+    found["ours, plain"] = partial(of_ours, plain, length)
+    found["ours, without cache"] = partial(of_ours, EndlessUncached(plain), length)
     found["ours, one at a time"] = partial(one_at_a_time, plain, length)
-    found["ours, fused"] = partial(ours, fuse(deepcopy(model)).to(device), length)
+    found["ours, fused"] = partial(of_ours, fuse(deepcopy(model)).to(device), length)
     quick = fuse(deepcopy(model)).to(device, torch.bfloat16)
-    found["ours, fused, bfloat16"] = partial(ours, quick, length)
-    found["ours, recorded"] = partial(ours, EndlessSteps(quick), length)
+    found["ours, fused, bfloat16"] = partial(of_ours, quick, length)
+    found["ours, recorded"] = partial(of_ours, EndlessSteps(quick), length)
     compiled = compile_steps(deepcopy(quick), options.backend)
-    found["ours, compiled, recorded"] = partial(ours, EndlessSteps(compiled), length)
+    found["ours, compiled, recorded"] = partial(of_ours, EndlessSteps(compiled), length)
     try:
         found["MarianMT"] = partial(of_marian, marian(model).to(device), length)
         found["MarianMT, bfloat16"] = partial(of_marian, marian(model).to(device, torch.bfloat16), length)

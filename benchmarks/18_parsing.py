@@ -29,6 +29,7 @@ import torch
 from script import run
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from treebanks import parts_of
 
 from annotated.cpu import CPURun
 from annotated.data import Words, token_batches
@@ -51,7 +52,6 @@ from annotated.parsing import (
     delinearize,
     init_cross_attention_diagonal,
     linearize,
-    load_treebank,
     parse_words,
     read_trees,
     repair,
@@ -107,11 +107,7 @@ def read(options):
         about = {"treebank": "from files", "licence": "of whoever made it",
                  "sha256": {part: sha256_of("\n".join(trees).encode()) for part, trees in parts.items()}}
     else:
-        parts, published = load_treebank(options.treebank), TREEBANKS[options.treebank]
-        if "test" not in parts:  # the published development part is the test, one sentence in ten of the rest ours
-            whole, parts["test"] = parts["train"], parts["dev"]
-            parts["dev"] = whole[::10]
-            parts["train"] = [tree for i, tree in enumerate(whole) if i % 10]
+        parts, published = parts_of(options.treebank), TREEBANKS[options.treebank]
         about = {"treebank": options.treebank, "licence": published.licence,
                  "sha256": {file.path: file.sha256 for file in published.files}}
     parts["train"] = parts["train"][: len(parts["train"]) * options.share // 100]

@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 from script import run
 from tqdm import tqdm
+from treebanks import parts_of
 
 from annotated.parsing import (
     TREEBANKS,
@@ -28,7 +29,6 @@ from annotated.parsing import (
     _words_of,
     _write_tree,
     bracket_f1,
-    load_treebank,
     right_branching,
 )
 from annotated.records import Record
@@ -172,16 +172,6 @@ def score(gold, made, common):
     """F1, with right-branching trees where there was none."""
     whole = [tree or right_branching(_words_of(right), *common) for tree, right in zip(made, gold, strict=True)]
     return {name: round(value, 2) for name, value in bracket_f1(gold, whole)._asdict().items()}
-
-
-def parts_of(treebank):
-    """Training, development and test part, as 18_parsing.py has them."""
-    parts = load_treebank(treebank)
-    if "test" not in parts:
-        whole, parts["test"] = parts["train"], parts["dev"]
-        parts["dev"] = whole[::10]
-        parts["train"] = [tree for i, tree in enumerate(whole) if i % 10]
-    return parts
 
 
 def go(options):

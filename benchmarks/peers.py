@@ -18,9 +18,11 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
+from annotated.decoding import beam_search, greedy
 from annotated.embedding import positional_encoding
 from annotated.interop import _marian_about, _marian_tensors, _with_biases, to_torch
 from annotated.multihead import MultiHeadAttention
+from annotated.optimization import label_smoothed_loss
 from annotated.transformer import Transformer
 
 
@@ -30,6 +32,29 @@ def keep_memory():
         libc = ctypes.CDLL(None)
         for option, value in ((-3, 1 << 30), (-1, (1 << 31) - 1)):  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
             libc.mallopt(option, value)
+
+
+def update(model, adam, source, target):
+    """One update by chapter 9's loss, the same for every implementation."""
+    adam.zero_grad()
+    label_smoothed_loss(model(source, target[:, :-1]), target[:, 1:]).backward()
+    adam.step()
+
+
+def of_ours(model, length, source, beam):
+    """Outputs of exactly this length by one of our models that never says eos."""
+    if beam == 1:
+        return greedy(model, source, max_len=length)
+    return beam_search(model, source, beam, alpha=0.0, max_len=length)
+
+
+@torch.inference_mode()
+def of_marian(model, length, source, beam):
+    """Outputs of exactly this length by a MarianMTModel."""
+    lengths = {"min_new_tokens": length, "max_new_tokens": length}
+    rules = {"num_beams": beam, "do_sample": False, **({"length_penalty": 0.0} if beam > 1 else {})}
+    made = model.generate(source, attention_mask=source != model.config.pad_token_id, **lengths, **rules)
+    return [row[1 : 1 + length].tolist() for row in made]
 
 
 def take_turns(functions, rounds, text):

@@ -637,7 +637,7 @@ def test_ctranslate2_in_its_own_process_writes_our_tokens(program):
     source[:, -1] = model.config.eos
     theirs = module.CTranslate2(model, "float32", 1)
     for beam in (1, 4):
-        assert module.of_ctranslate2(theirs, source, beam) == module.ours(model, source, beam)
+        assert module.of_ctranslate2(theirs, source, beam) == module.of_ours(model, module.LENGTH, source, beam)
 
 
 @pytest.mark.parametrize("more, adam_or_muon", [([], "adam"), (["--muon"], "muon")])
