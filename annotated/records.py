@@ -33,25 +33,32 @@ def _git(*words: str) -> str | None:
     return None
 
 
+def _difference(*how: str) -> str | None:
+    """What `git diff HEAD` says, but for the provenance of records; None without a repository."""
+    return _git("diff", "HEAD", *how, "--", ":/", ":(top,exclude)results/*/run.json")
+
+
 def commit() -> str | None:
     """The commit of the repository that the working directory belongs to, or None.
 
     It ends in "-dirty" where files differ from it. Where only the files were copied,
     the variable ANNOTATED_COMMIT says it.
     """
-    said = _git("describe", "--always", "--dirty", "--abbrev=12")
-    return said.strip() if said else os.environ.get("ANNOTATED_COMMIT")
+    said = _git("describe", "--always", "--abbrev=12")
+    if not said:
+        return os.environ.get("ANNOTATED_COMMIT")
+    return said.strip() + "-dirty" * bool(_difference())
 
 
 def _uncommitted() -> dict | None:
     """What differs from the commit: {} for nothing, None where there is no repository."""
-    difference = _git("diff", "HEAD")
+    difference = _difference()
     if difference is None:
         return None
     found: dict[str, Any] = {}
     if difference:
         found["sha256"] = sha256_of(difference.encode("utf-8", "surrogateescape"))
-        found["changed"] = (_git("diff", "HEAD", "--name-only") or "").splitlines()
+        found["changed"] = (_difference("--name-only") or "").splitlines()
     places = ":/annotated", ":/benchmarks"
     others = _git("ls-files", "--others", "--exclude-standard", "--full-name", "--", *places)
     if others:

@@ -96,6 +96,20 @@ def test_what_differs_from_the_commit_is_hashed_and_named(repository, tmp_path, 
                                   "changed": ["annotated/code.py"], "untracked": ["annotated/new.py"]}
 
 
+def test_a_committed_record_that_is_continued_does_not_count_as_a_difference(repository):
+    with Record.begin(Path("results", "run"), seed=0) as record:
+        record.write_scores({"answer": 41})
+    git("add", "-A")
+    git("commit", "-qm", "a record")
+    with Record.begin(Path("results", "run"), seed=0), Record.begin(Path("results", "run", "part")) as part:
+        assert git("diff", "HEAD", "--name-only")
+    (sitting,) = read_run(Path("results", "run"))["continued"]
+    for run in (sitting, read_run(part.folder)):
+        assert not run["commit"].endswith("-dirty") and run["uncommitted"] == {}
+    Path("results", "run", "scores.json").write_text("{}")
+    assert provenance()["uncommitted"]["changed"] == ["results/run/scores.json"]
+
+
 def test_a_new_file_that_could_be_run_is_named_beside_a_clean_commit(repository):
     Path("benchmarks").mkdir()
     Path("benchmarks", "new.py").write_text("1\n")
