@@ -488,7 +488,7 @@ class StaticBatches(Batches):
         lengths = getattr(pairs, "lengths", None)
         if lengths is None:
             lengths = [(len(source), len(target)) for source, target in pairs]
-        longest = self._rounded(np.asarray(lengths).astype(np.int64).max(1))  # (n,)
+        longest = self._rounded(np.asarray(lengths, np.int64).reshape(-1, 2).max(1))  # (n,)
         budgets = self.source_tokens, self.target_tokens
         both = np.column_stack([longest, longest])  # (n, 2)
         return _plan_batches(both, *budgets, self.seed, epoch, self.workers)
@@ -572,7 +572,9 @@ def unpadded_attention(
     """
     if not isinstance(mask, _PackedMask):
         return fused_attention(Q, K, V, mask, dropout)
-    if Q.is_cuda and Q.dtype.itemsize == 2 and not dropout and (kernel := _varlen_kernel()):
+    alike = Q.shape[-1] == V.shape[-1] and Q.shape[-1] % 8 == 0  # the kernel has no other widths
+    narrow = Q.is_cuda and Q.dtype.itemsize == 2 and alike
+    if narrow and not dropout and (kernel := _varlen_kernel()):
         return _flash_unpadded(kernel, Q, K, V, mask)
     rows = mask.queries.spread(Q)  # (B, h, T, d_k)
     keys = mask.keys.spread(K)  # (B, h, S, d_k)
@@ -707,7 +709,7 @@ class FastUpdate:
     def passes(self, batches: list, tokens: int, device: torch.device) -> Tensor:
         """Add the gradients of the mean loss over all tokens; returns that loss."""
         total = torch.zeros((), device=device)
-        scale = torch.full((), 1 / tokens, device=device)
+        scale = torch.ones((), device=device) / tokens
         for source, target in batches:
             total += self.step(source, target, scale)
         return total

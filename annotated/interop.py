@@ -25,6 +25,7 @@ from annotated.decoding import (
     _check_device,
     _check_layers,
     _check_logits,
+    _check_vocabulary,
     _evaluating,
     _select,
     _widen,
@@ -599,6 +600,13 @@ class MarianTranslator(Translator):
         self.how = how
         self.quick = _Guided(self.quick, how)
 
+    def cut(self, line: str) -> list[list[int]]:
+        """As `Translator.cut`; a >>code<< at the beginning stands before every piece."""
+        pieces = super().cut(line)
+        if not re.match(">>.*?<<", line.strip()):
+            return pieces
+        return [*pieces[:1], *([pieces[0][0], *piece] for piece in pieces[1:])]
+
 
 class PublishedTranslator(MarianTranslator):
     """A published model searched as in `transformers`; alpha is the power of the length."""
@@ -689,7 +697,7 @@ def _marian_vocabulary(vocabulary, config):
 
     Raises:
         TypeError: the vocabulary is of another kind.
-        ValueError: a Subwords, and the model has a source_vocab.
+        ValueError: a Subwords of another size, or the model has a source_vocab.
     """
     if isinstance(vocabulary, MarianVocabulary):
         tables = {"vocab.json": vocabulary.source_ids}
@@ -701,6 +709,7 @@ def _marian_vocabulary(vocabulary, config):
         raise TypeError(f"vocabulary must be Subwords or MarianVocabulary, got {kind}")
     if config.source_vocab is not None:  # its rows would keep an order that no table has
         raise ValueError("a model with source_vocab needs the MarianVocabulary it came with")
+    _check_vocabulary(vocabulary, config)
     c = config
     name = vocabulary.processor.id_to_piece
     special = (c.pad, c.bos, c.eos, c.unk)
@@ -751,6 +760,8 @@ def _marian_tensors(model, order):
 def _write_marian(folder, files, tensors, about, generation):
     """Write a MarianMT folder, config.json last: a folder without it is no model."""
     folder.mkdir(parents=True, exist_ok=True)
+    for name in ("config.json", "target_vocab.json"):  # of an older model
+        (folder / name).unlink(missing_ok=True)
     separate = "target_vocab.json" in files
     tokenizer = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
     files |= {"tokenizer_config.json": tokenizer, "generation_config.json": generation}
@@ -898,7 +909,10 @@ def from_torch(theirs: nn.Transformer, vocab: int, **fields: Any) -> Transformer
     """
     if not isinstance(theirs, nn.Transformer):
         raise TypeError(f"theirs must be an nn.Transformer, got {type(theirs).__name__}")
-    model = Transformer(Config(vocab=vocab, **_torch_choices(theirs), **fields))
+    choices = _torch_choices(theirs)
+    if given := sorted(choices.keys() & fields.keys()):
+        raise ValueError(f"theirs decides {', '.join(given)}: leave that out")
+    model = Transformer(Config(vocab=vocab, **choices, **fields))
     with torch.no_grad():
         for ours, other in _both_stacks(model, theirs):
             for mine, part in zip(ours, other.chunk(len(ours))):

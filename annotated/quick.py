@@ -59,6 +59,10 @@ class Muon(torch.optim.Adam):
     @torch.no_grad()
     def step(self, closure: Callable | None = None) -> Any:
         """One update; the matrices then have no gradient any more."""
+        loss = None
+        if closure is not None:  # it makes the gradients of the matrices, too
+            with torch.enable_grad():
+                loss = closure()
         _, group = self.param_groups
         alike: dict[tuple, list] = {}
         for p in group["params"]:
@@ -66,7 +70,8 @@ class Muon(torch.optim.Adam):
                 alike.setdefault(tuple(sorted(p.shape)), []).append(p)
         for same in alike.values():
             self._turn(same, group["lr"], group["momentum"])
-        return super().step(closure)
+        super().step()
+        return loss
 
     def _turn(self, matrices, lr, momentum):
         """Update matrices of one shape, (a, b) or (b, a), together."""

@@ -109,21 +109,6 @@ def _around_mean(values, further):
     return mean - reach, mean + reach
 
 
-def _prediction_interval(values):
-    """Where one more value of the same kind lies with probability 0.95, if they are normal.
-
-    Args:
-        values: numbers, 2 to 11 of them, such as the scores of one model over several seeds.
-
-    Returns:
-        low, high.
-
-    Raises:
-        ValueError: there are fewer than 2 values, or more than 11.
-    """
-    return _around_mean(values, 1)
-
-
 def _mean_interval(values):
     """Where the mean of all values of this kind lies, with 95 % confidence, if they are normal.
 
@@ -195,3 +180,18 @@ RELEASED_PRESETS = {
          "beta2": 0.997, "warmup": 8000, "rate": 2.0},
     ),
 }
+
+
+def _prediction_interval(values):
+    """Where one more value of the same kind lies with probability 0.95, if they are normal.
+
+    Args:
+        values: numbers, 2 to 11 of them, such as the scores of one model over several seeds.
+
+    Returns:
+        low, high.
+
+    Raises:
+        ValueError: there are fewer than 2 values, or more than 11.
+    """
+    return _around_mean(values, 1)

@@ -4,13 +4,14 @@ import html
 import json
 import math
 import random
+import statistics
 import sys
 
 import pytest
 from explore import alive, browser, node, rest, with_browser, with_node  # noqa: F401
 from tangle import ROOT
 
-from annotated.variations import TABLE_3, _prediction_interval
+from annotated.variations import TABLE_3, _mean_interval
 
 sys.path.append(str(ROOT / "book" / "_ext"))
 import annotated_explorers  # noqa: E402
@@ -22,27 +23,26 @@ KEYS = {"ppl": "perplexity", "bleu": "bleu"}
 
 def runs():
     found = {}
-    for path in sorted((ROOT / "results" / "17-variations" / "runs").glob("*.json")):
+    for path in sorted((ROOT / "results" / "17-norm-first" / "runs").glob("*.json")):
         run = json.loads(path.read_text(encoding="utf-8"))
         found.setdefault(run["row"], []).append(run)
     return found
 
 
 def compared(key):
-    "Row -> differences of the paper and of ours from base, our mean, and what it shows; from the record itself."
+    "Row -> the paper's difference from base, ours by seed, our mean, and what it shows; from the record itself."
     found, form = runs(), math.log if key == "ppl" else float
     ours = {name: [run[KEYS[key]] for run in found[name]] for name in TABLE_3 if name in found}
-    low, high = _prediction_interval(ours["base"])
-    zero = sum(map(form, ours["base"])) / len(ours["base"])
     out = {}
     for name, values in ours.items():
-        mean = sum(values) / len(values)
+        seeds = [form(value) - form(base) for value, base in zip(values, ours["base"], strict=True)]
+        low, high = _mean_interval(seeds)
         above = "worse" if key == "ppl" else "better"
         below = "better" if key == "ppl" else "worse"
-        shown = "" if name == "base" else above if mean > high else below if mean < low else "undecided"
+        shown = "" if name == "base" else above if low > 0 else below if high < 0 else "undecided"
         theirs = form(PAPER[name][key]) - form(PAPER["base"][key])
-        out[name] = theirs, sum(map(form, values)) / len(values) - zero, mean, shown
-    return out, [form(low) - zero, form(high) - zero]
+        out[name] = theirs, seeds, statistics.mean(values), shown
+    return out
 
 
 def test_the_pages_numbers_are_the_records_and_the_papers():
@@ -78,19 +78,19 @@ def test_the_interval_is_the_chapters():
     asked = [[chance.gauss(20, 3) for _ in range(chance.randrange(2, 12))] for _ in range(200)]
     made = node("ablation", "x.values.map((values) => it.interval(values, x.t))", {"values": asked, "t": DATA["t"]})
     for values, ends in zip(asked, made, strict=True):
-        assert ends == pytest.approx(_prediction_interval(values), rel=1e-12)
+        assert ends == pytest.approx(_mean_interval(values), rel=1e-12)
 
 
 @with_node
 @pytest.mark.parametrize("key", KEYS)
 def test_differences_and_verdicts_are_the_chapters(key):
     made = node("ablation", f"it.compare(x, '{key}')", DATA)
-    expected, band = compared(key)
-    assert made["band"] == pytest.approx(band, rel=1e-9)
-    assert [row["name"] for row in made["rows"]] == list(expected)
-    for row in made["rows"]:
-        theirs, ours, mean, shown = expected[row["name"]]
-        assert [row["paper"], row["ours"], row["value"]] == pytest.approx([theirs, ours, mean], rel=1e-9, abs=1e-12)
+    expected = compared(key)
+    assert [row["name"] for row in made] == list(expected)
+    for row in made:
+        theirs, seeds, mean, shown = expected[row["name"]]
+        assert [row["paper"], row["value"], *row["seeds"]] == pytest.approx([theirs, mean, *seeds], rel=1e-9, abs=1e-12)
+        assert row["ends"] == pytest.approx(_mean_interval(seeds), rel=1e-9, abs=1e-12)
         assert row["shown"] == shown
 
 
@@ -113,7 +113,7 @@ def signed(x):
 
 
 def lines(key, names):
-    expected, _ = compared(key)
+    expected = compared(key)
     digits = 2 if key == "ppl" else 1
     seeds = f"{len(runs()['base'])} seeds"
 
@@ -126,30 +126,28 @@ def lines(key, names):
         return f"{shown}, {'as in' if same else 'unlike'} the paper"
 
     return {
-        name: [verdict(theirs, shown), f"{PAPER[name][key]:.{digits}f}", signed(theirs), f"{mean:.{digits}f}", signed(ours)]
-        for name, (theirs, ours, mean, shown) in expected.items() if name in names
+        name: [verdict(theirs, shown), f"{PAPER[name][key]:.{digits}f}", signed(theirs), f"{mean:.{digits}f}", signed(statistics.mean(seeds))]
+        for name, (theirs, seeds, mean, shown) in expected.items() if name in names
     }
 
 
 @with_browser
 @pytest.mark.parametrize("width", [1280, 360])
-def test_it_starts_with_the_heads_and_shows_the_rows_that_are_chosen(element, width):
+def test_it_starts_with_all_rows_and_shows_those_that_are_chosen(element, width):
     page = element(width)
-    groups = {group: ["base", *(name for name in TABLE_3 if name.startswith(group))] for group in "ABCDE"}
-    assert rows(page) == lines("ppl", groups["A"])
+    assert list(rows(page).items()) == list(lines("ppl", list(compared("ppl"))).items())
     page.get_by_role("radio", name="perplexity", exact=True).press("ArrowRight")
-    assert rows(page) == lines("bleu", groups["A"])
-    for before, group in zip("ABCD", "BCDE", strict=True):
-        page.get_by_role("radio", name=before, exact=True).press("ArrowRight")
-        assert rows(page) == lines("bleu", groups[group])
-    page.get_by_role("radio", name="E", exact=True).press("ArrowRight")
-    assert list(rows(page).items()) == list(lines("bleu", list(TABLE_3)).items())
+    assert rows(page) == lines("bleu", list(TABLE_3))
+    for group in sorted({row["group"] for row in DATA["rows"]} - {"base"}):
+        page.get_by_role("radio", name=group, exact=True).check()
+        assert rows(page) == lines("bleu", ["base", *(name for name in TABLE_3 if name.startswith(group))])
+    page.get_by_role("radio", name="all", exact=True).check()
     page.get_by_role("radio", name="Table 3's", exact=True).press("ArrowRight")
-    expected, _ = compared("bleu")
+    expected = compared("bleu")
     order = sorted([name for name in expected if name != "base"], key=lambda name: expected[name][0])
     assert list(rows(page)) == ["base", *order]
     page.get_by_role("radio", name="the paper's", exact=True).press("ArrowRight")
-    assert list(rows(page)) == ["base", *sorted(order, key=lambda name: expected[name][1])]
+    assert list(rows(page)) == ["base", *sorted(order, key=lambda name: statistics.mean(expected[name][1]))]
     count = [sum(shown == word for *_, shown in expected.values()) for word in ("better", "worse", "undecided")]
     told = "Rows all by BLEU: ours are better than base in {}, worse in {}, undecided in {}".format(*count)
     rest(page)
@@ -157,21 +155,22 @@ def test_it_starts_with_the_heads_and_shows_the_rows_that_are_chosen(element, wi
 
 
 @with_browser
-def test_dots_lie_where_the_axis_says_and_undecided_ones_in_the_band(element):
+def test_dots_lie_where_the_axis_says_and_the_interval_of_what_is_undecided_holds_0(element):
     page = element(1280)
-    page.get_by_role("radio", name="all", exact=True).check()
-    page.wait_for_function("n => document.querySelectorAll('svg.drawing circle.dot').length === n", arg=len(DATA["rows"]) - 1)
+    page.wait_for_function("n => document.querySelectorAll('svg.drawing circle.box').length === n", arg=len(DATA["rows"]) - 1)
     drawn = page.evaluate("""() => {
-      const x = (kind) => [...document.querySelectorAll(`svg.drawing circle.${kind}`)].map((e) => Number(e.getAttribute("cx")));
-      const band = document.querySelector("svg.drawing .block");
-      const [from, wide] = ["x", "width"].map((name) => Number(band.getAttribute(name)));
-      return { ours: x("dot"), paper: x("box"), band: [from, from + wide] };
+      const all = (what) => [...document.querySelectorAll(`svg.drawing ${what}`)];
+      const number = (name) => (e) => Number(e.getAttribute(name));
+      return { ours: all("circle.dot").map(number("cx")), paper: all("circle.box").map(number("cx")),
+               ends: all("rect.block").map((e) => [number("x")(e), number("x")(e) + number("width")(e)]),
+               zero: Number(/^M([\\d.]+) /.exec(all("path.dash")[0].getAttribute("d"))[1]) };
     }""")
-    expected, band = compared("ppl")
-    scale = (drawn["band"][1] - drawn["band"][0]) / (band[1] - band[0])
-    place = lambda value: drawn["band"][0] + (value - band[0]) * scale  # noqa: E731
-    others = [row for name, row in expected.items() if name != "base"]
-    assert drawn["ours"] == pytest.approx([place(ours) for _, ours, *_ in others], abs=0.1)
+    others = [row for name, row in compared("ppl").items() if name != "base"]
+    (least, *_), (most, *_) = (choose(others, key=lambda row: row[0]) for choose in (min, max))
+    scale = (max(drawn["paper"]) - min(drawn["paper"])) / (most - least)
+    place = lambda value: drawn["zero"] + value * scale  # noqa: E731
     assert drawn["paper"] == pytest.approx([place(theirs) for theirs, *_ in others], abs=0.1)
-    for x, (*_, shown) in zip(drawn["ours"], others, strict=True):
-        assert (drawn["band"][0] <= x <= drawn["band"][1]) == (shown == "undecided")
+    assert drawn["ours"] == pytest.approx([place(seed) for _, seeds, *_ in others for seed in seeds], abs=0.1)
+    for ends, (_, seeds, _, shown) in zip(drawn["ends"], others, strict=True):
+        assert ends == pytest.approx([place(end) for end in _mean_interval(seeds)], abs=0.1)
+        assert (ends[0] <= drawn["zero"] <= ends[1]) == (shown == "undecided")

@@ -353,7 +353,18 @@ def test_a_fast_update_refuses_a_loss_that_is_not_finite():
     assert torch.equal(model.encoder.layers[0].feed_forward.W_1.weight, before)
 
 
+def test_a_fast_update_without_a_word_to_predict_fails_as_an_update_does():
+    empty = torch.full((2, 3), 5), torch.zeros(2, 3, dtype=torch.long)
+    for make in (update, gpu.FastUpdate(gpu.TrainStep(gpu.Objective(model := model_of())))):
+        with pytest.raises(FloatingPointError, match="the loss is nan"):
+            make(model, optimizer(model), [empty])
+
+
 # ---- batches
+
+
+def test_no_pairs_make_no_batch():
+    assert list(gpu.StaticBatches([], 9, 9)()) == list(Batches([], 9, 9)()) == []
 
 
 def test_few_shapes_hold_every_pair_once_within_the_budget():
@@ -893,8 +904,9 @@ def test_on_a_gpu_compiled_layers_take_lengths_that_are_no_multiples_of_eight():
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_kernel_for_packed_sentences_gives_what_spreading_gives():
-    Q, K, V = (torch.randn(1, 2, 11, 64, device="cuda").bfloat16() for _ in "QKV")
+@pytest.mark.parametrize("d_k, d_v", [(64, 64), (16, 64), (12, 12)])
+def test_on_a_gpu_the_kernel_for_packed_sentences_gives_what_spreading_gives(d_k, d_v):
+    Q, K, V = (torch.randn(1, 2, 11, d, device="cuda").bfloat16() for d in (d_k, d_k, d_v))
     real = torch.arange(5)[None] < torch.tensor([5, 2, 4])[:, None]
     for causal in (False, True):
         layout = gpu._Layout.of(real, "cuda")

@@ -235,6 +235,19 @@ def test_text_becomes_their_identifiers_and_comes_back(tmp_path, kind, separate)
     assert unknown or kind == "bytes"
 
 
+def test_a_code_stands_before_every_piece_of_a_long_line(tmp_path):
+    vocabulary_folder(tmp_path, "unigram", False)
+    vocabulary = MarianVocabulary(tmp_path)
+    sizes = replace(TINY, vocab=len(vocabulary.source_ids), eos=0, pad=len(vocabulary.source_ids) - 1)
+    translator = interop.MarianTranslator(Transformer(sizes).eval(), vocabulary, None, longest=6)
+    text = "Tom is right. Tom is right."
+    code, *plain = vocabulary.encode(">>fra<< " + text)
+    pieces = translator.cut(" >>fra<<  " + text)
+    assert len(pieces) > 1 and {piece[0] for piece in pieces} == {code}
+    assert [i for piece in pieces for i in piece[1:-1]] == plain[:-1]
+    assert code not in sum(translator.cut(text), []) and translator.cut(" ") == []
+
+
 @pytest.mark.parametrize("separate", [False, True])
 def test_a_folder_is_loaded_whole_and_translates(tmp_path, separate, capsys):
     vocabulary_folder(tmp_path, "unigram", separate)
@@ -423,6 +436,32 @@ def test_a_model_of_ours_is_the_same_as_a_marian_folder(trained, tmp_path):
         assert tokenizer.decode(ids, skip_special_tokens=True) == vocabulary.decode(vocabulary.encode(text)), text
 
 
+def test_a_vocabulary_of_another_size_is_not_written(trained, tmp_path):
+    model, vocabulary = trained
+    for size in (len(vocabulary) - 1, len(vocabulary) + 1):
+        other = Transformer(replace(model.config, vocab=size))
+        with pytest.raises(ValueError, match=f"the vocabulary has {len(vocabulary)} entries and the model {size} embeddings"):
+            to_marian(other, vocabulary, tmp_path / "made")
+    assert not (tmp_path / "made").exists()
+
+
+def test_an_older_folder_lends_nothing_to_a_new_model(trained, tmp_path, monkeypatch):
+    model, vocabulary = trained
+    to_marian(model, vocabulary, tmp_path)
+    whole = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    (tmp_path / "target_vocab.json").write_text(json.dumps({f"x{i}": i for i in range(431)}))
+    to_marian(model, vocabulary, tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == whole
+
+    def full(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(interop, "save_file", full)
+    with pytest.raises(OSError):
+        to_marian(model, vocabulary, tmp_path)
+    assert not (tmp_path / "config.json").exists(), "weights that may be half written are no model"
+
+
 def test_ctranslate2_translates_with_our_folder(tmp_path):
     ctranslate2 = pytest.importorskip("ctranslate2")
     model = annotated.load(Path(__file__).parent.parent / "results" / "tatoeba-cpu")
@@ -519,6 +558,8 @@ def test_what_torch_cannot_say_is_refused():
     for theirs in (uneven(1, 1, bias=False), uneven(1, 1, activation=torch.tanh)):
         with pytest.raises(ValueError, match="^theirs must have"):
             from_torch(theirs, 5)
+    with pytest.raises(ValueError, match="^theirs decides N, P_drop: leave that out$"):
+        from_torch(nn.Transformer(16, 2, 1, 1, 16, batch_first=True), 17, P_drop=0.0, N=1, pad=0)
     with pytest.raises(ValueError, match="d_k=3"):
         to_torch(Transformer(replace(TINY, d_k=3)))
 

@@ -120,6 +120,28 @@ def test_an_update_is_that_of_the_definition_and_of_adam():
     assert sum(p.numel() for p in matrices) > 0.8 * sum(p.numel() for p in rest), "a test of both"
 
 
+def test_a_closure_is_called_before_the_matrices_are_turned():
+    models = [torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 2))]
+    models.append(deepcopy(models[0]))
+    x = torch.randn(4, 3)
+    for model, by_closure in zip(models, (False, True)):
+        muon = Muon(model)
+        muon.param_groups[0]["lr"] = muon.param_groups[1]["lr"] = 0.1
+
+        def loss(model=model, muon=muon):
+            muon.zero_grad()
+            made = model(x).square().sum()
+            made.backward()
+            return made
+
+        for _ in range(3):
+            before = None if by_closure else loss()
+            returned = muon.step(loss if by_closure else None)
+        assert (returned is None) == (before is not None)
+    for p, q in zip(*(model.parameters() for model in models)):
+        assert torch.equal(p, q)
+
+
 def test_a_matrix_without_a_gradient_stays():
     model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 2))
     muon = Muon(model)

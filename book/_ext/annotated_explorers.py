@@ -36,12 +36,13 @@ def needs(name: str) -> list[str]:
 def table_3(root: Path = ROOT) -> dict:
     """The rows of Table 3 that the record has: name, what changes, the paper's numbers and ours, a value a seed.
 
-    `t` are the factors of the prediction interval by n - 1, read in the text of annotated/variations.py.
+    `t` are the factors of the interval by n - 1, read in the text of annotated/variations.py.
     """
     runs: dict[str, list[dict]] = {}
-    for path in sorted((root / "results" / "17-variations" / "runs").glob("*.json")):
+    for path in sorted((root / "results" / "17-norm-first" / "runs").glob("*.json")):
         run = json.loads(path.read_text(encoding="utf-8"))
         runs.setdefault(run["row"], []).append(run)
+    runs = {name: made for name, made in runs.items() if len(made) == len(runs["base"])}  # not the unfinished
     rows = []
     for row in json.loads((root / "book" / "paper.json").read_text(encoding="utf-8"))["table_3"]:
         field, value = next(iter(row["change"].items()), ("", ""))

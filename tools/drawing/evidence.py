@@ -7,7 +7,7 @@ import random
 from annotated.comparison import multiplications
 from annotated.gpu import products
 from annotated.transformer import BASE, BIG
-from annotated.variations import TABLE_3, _prediction_interval
+from annotated.variations import TABLE_3, _mean_interval
 
 from .canvas import ROOT, Canvas, drawing
 
@@ -343,36 +343,42 @@ def equal_areas(c: Canvas) -> None:
         c.text(36, box.cy, "cost", "small soft", anchor="end")
 
 
-@drawing("rows-of-heads", 190, "Rows A of Table 3, the paper's differences from base and ours")
-def rows_of_heads(c: Canvas) -> None:
-    """Four rows of one, four, sixteen and thirty-two heads on an axis of log perplexity, less being better. On each, a
-    hollow dot is the paper's difference from its base model and a filled dot ours. A shaded band around zero shows
-    where one more training of our base model would lie."""
-    folder, measured = ROOT / "results" / "17-variations" / "runs", {}
+def paired_rows(key: str) -> dict[str, list[float]]:
+    """Row of Table 3 -> what was measured with seeds 0, 1 and 2, the norm first; the rows that the record has."""
+    folder, found = ROOT / "results" / "17-norm-first" / "runs", {}
     for path in sorted(folder.glob("*.json")):
         run = json.loads(path.read_text(encoding="utf-8"))
-        measured.setdefault(run["row"], []).append(run["perplexity"])
+        found.setdefault(run["row"], []).append(run[key])
+    return {name: found[name] for name in TABLE_3 if len(found.get(name, [])) == len(found["base"])}
+
+
+@drawing("rows-in-pairs", 31 + 27 * len(paired_rows("perplexity")), "Rows of Table 3, differences from base")
+def rows_in_pairs(c: Canvas) -> None:
+    """Rows of Table 3 on an axis of log perplexity, less being better. On each, small filled dots are our differences
+    from base, one for each seed, a shaded bar is where their mean lies with 95 % confidence, and a hollow dot is the
+    paper's difference."""
+    measured = paired_rows("perplexity")
+    base = [math.log(value) for value in measured.pop("base")]
     paper = json.loads((ROOT / "book" / "paper.json").read_text(encoding="utf-8"))["table_3"]
     published = dict(zip(TABLE_3, (row["ppl"] for row in paper)))
-    names = [name for name in TABLE_3 if name.startswith("A ")]
-    means = {name: sum(map(math.log, measured[name])) / len(measured[name]) for name in ("base", *names)}
-    ours = [means[name] - means["base"] for name in names]
-    theirs = [math.log(published[name] / published["base"]) for name in names]
-    band = [math.log(end) - means["base"] for end in _prediction_interval(measured["base"])]
-    low, high = min(ours + theirs + band), max(ours + theirs + band)
-    left, right, base = 84, 344, 142
+    ours = {name: [math.log(x) - zero for x, zero in zip(values, base)] for name, values in measured.items()}
+    ends = {name: _mean_interval(values) for name, values in ours.items()}
+    theirs = {name: math.log(published[name] / published["base"]) for name in ours}
+    every = [*theirs.values(), *sum(ours.values(), []), *sum(ends.values(), ()), 0]
+    low, high, left, right, below = min(every), max(every), 118, 344, 14 + 27 * len(ours)
 
     def at(value: float) -> float:
         return left + (right - left) * (value - low) / (high - low)
 
-    c.shape("rect", "block", x=at(band[0]), y=14, width=at(band[1]) - at(band[0]), height=base - 14)
-    c.line(f"M{at(0):.2f} 14V{base}", "wire dash")
-    c.text(at(0), base + 14, "0", "small")
-    c.text(352, base + 34, "log perplexity − base's; less is better", "small", anchor="end")
-    for i, (name, mine, other) in enumerate(zip(names, ours, theirs)):
-        y = 32 + 29 * i
-        c.text(8, y, f"{name.split('=')[1]} head{'s' * (i > 0)}", "small", anchor="start")
+    c.line(f"M{at(0):.2f} 8V{below}", "wire dash")
+    c.text(at(0), below + 15, "0", "small")
+    c.text(352, below + 31, "log perplexity − base's; less is better", "small", anchor="end")
+    for i, (name, seeds) in enumerate(ours.items()):
+        y = 22 + 27 * i
+        c.text(8, y, name, "small", anchor="start")
         c.line(f"M{left - 8} {y}H352", "rule")
-        c.line(f"M{at(other):.2f} {y}H{at(mine):.2f}", "wire")
-        c.dot(at(mine), y, hue="o", r=5)
-        c.shape("circle", "box", cx=at(other), cy=y, r=5)
+        c.shape("rect", "block", x=at(ends[name][0]), y=y - 6, width=at(ends[name][1]) - at(ends[name][0]), height=12)
+        c.shape("circle", "box", cx=at(theirs[name]), cy=y, r=5)
+        for seed in seeds:
+            c.dot(at(seed), y, hue="o", r=3)
+

@@ -194,6 +194,29 @@ def seeds(c: Canvas) -> None:
     c.text(352, 148, "BLEU", "small soft", anchor="end")
 
 
+@drawing("pairs", 156, "Two models trained from the same seeds")
+def pairs(c: Canvas) -> None:
+    """Two lines of BLEU from 25.4 to 26.0, base above and a changed model below. Each has five dots. A line joins the
+    two dots of each seed, and all five lean to the left, although the dots of the two lines overlap."""
+    base = [25.6, 25.9, 25.8, 26.0, 25.7]
+    changed = [25.4, 25.7, 25.6, 25.9, 25.5]
+
+    def place(value: float) -> float:
+        return 96 + (value - 25.4) * 400
+
+    for y, name, hue in ((28, "base", ""), (100, "changed", "o")):
+        c.text(8, y, name, f"small {hue}".strip(), anchor="start")
+        c.line(f"M76 {y}H352", "rule")
+    for above, below in zip(base, changed):
+        c.line(f"M{n(place(above))} 28L{n(place(below))} 100", "wire")
+    for above, below in zip(base, changed):
+        c.dot(place(above), 28, r=5)
+        c.dot(place(below), 100, "o", r=5)
+    for tick in (25.4, 25.6, 25.8, 26.0):
+        c.text(place(tick), 126, f"{tick:.1f}", "small soft")
+    c.text(352, 147, "BLEU", "small soft", anchor="end")
+
+
 @drawing("shrink", 282, "The same model, narrower and shallower")
 def shrunk(c: Canvas) -> None:
     """At the left the base model as six wide layers, at the right ours as three narrow ones. In each layer stand eight

@@ -1,4 +1,4 @@
-// Table 3: rows to choose, the paper's differences from its base model beside ours, and what is more than the luck of a seed.
+// Table 3: rows to choose, the paper's differences from its base model beside ours seed by seed, and what is shown.
 // The numbers come with the page, as the attribute data-numbers: see book/_ext/annotated_explorers.py.
 "use strict";
 
@@ -13,41 +13,39 @@
 
   const mean = (list) => list.reduce((a, b) => a + b, 0) / list.length;
 
-  /** Where one more training of the same model lies with probability 0.95; t are Student's factors by n − 1. */
+  /** Where the mean over all seeds lies, with 95 % confidence; t are Student's factors by n − 1. */
   function interval(values, t) {
     const n = values.length;
     const middle = mean(values);
     const s = Math.sqrt(values.reduce((sum, x) => sum + (x - middle) ** 2, 0) / (n - 1));
-    const reach = t[n - 1] * s * Math.sqrt(1 + 1 / n);
+    const reach = (t[n - 1] * s) / Math.sqrt(n);
     return [middle - reach, middle + reach];
   }
 
-  /** Each row's differences from base, the paper's and ours, and what ours shows; `band` is where base's seeds lie. */
+  /** Each row's differences from base, the paper's and ours by seed, their interval, and what it shows. */
   function compare({ rows, t }, key) {
     const { form, better } = MEASURES[key];
     const base = rows.find((row) => row.name === "base");
-    const [low, high] = interval(base.ours[key], t);
-    const zero = mean(base.ours[key].map(form));
-    const found = rows.map((row) => {
-      const value = mean(row.ours[key]);
-      const side = value < low ? -1 : value > high ? 1 : 0;
+    return rows.map((row) => {
+      const seeds = row.ours[key].map((value, i) => form(value) - form(base.ours[key][i]));
+      const ends = interval(seeds, t);
+      const side = ends[1] < 0 ? -1 : ends[0] > 0 ? 1 : 0;
       return {
-        name: row.name, group: row.group, n: row.ours[key].length, value, published: row.paper[key],
-        ours: mean(row.ours[key].map(form)) - zero, paper: form(row.paper[key]) - form(base.paper[key]),
+        name: row.name, group: row.group, value: mean(row.ours[key]), published: row.paper[key],
+        seeds, ends, ours: mean(seeds), paper: form(row.paper[key]) - form(base.paper[key]),
         shown: row === base ? "" : side === 0 ? "undecided" : side === better ? "better" : "worse",
       };
     });
-    return { rows: found, band: [form(low) - zero, form(high) - zero] };
   }
 
   /** The rows of a group, or all but base, in one of ORDERS. */
-  function chosen({ rows }, group, order) {
+  function chosen(rows, group, order) {
     const kept = rows.filter((row) => row.name !== "base" && (group === "all" || row.group === group));
     return order === "table" ? kept : kept.sort((a, b) => a[order] - b[order]);
   }
 
   function draw(width, all, rows, measure) {
-    const values = all.rows.flatMap((row) => [row.ours, row.paper]).concat(all.band);
+    const values = all.flatMap((row) => [...row.seeds, ...row.ends, row.paper]);
     const [left, right, height] = [112, width - 16, rows.length * ROW + 66];
     const [low, high] = [Math.min(...values), Math.max(...values)];
     const x = (value) => left + 8 + ((value - low) / (high - low)) * (right - left - 16);
@@ -57,7 +55,6 @@
     const bottom = height - 42;
     const label = `Differences from base by ${measure.name}: ${rows.map((row) => `${row.name} ${words(row.paper, measure.digits)} in the paper, ${words(row.ours, measure.digits)} here`).join("; ")}.`;
     return canvas(width, height, label,
-      svg("rect", { class: "block", x: x(all.band[0]), y: 12, width: x(all.band[1]) - x(all.band[0]), height: bottom - 12 }),
       svg("path", { class: "wire dash", d: `M${x(0)} 12V${bottom}` }),
       ticks.map((tick) => svg("text", { class: "small soft", "text-anchor": "middle", x: x(tick), y: bottom + 16 }, words(tick, step < 1 ? 1 : 0))),
       svg("text", { class: "small", "text-anchor": "end", x: right, y: height - 6 }, measure.axis),
@@ -66,18 +63,18 @@
         return [
           svg("text", { class: "small", x: 2, y: y + 4 }, row.name),
           svg("path", { class: "rule", d: `M${left} ${y}H${right}` }),
-          svg("path", { class: "wire", d: `M${x(row.paper)} ${y}H${x(row.ours)}` }),
-          svg("circle", { class: "dot o", cx: x(row.ours), cy: y, r: 5 }),
+          svg("rect", { class: "block", x: x(row.ends[0]), y: y - 6, width: x(row.ends[1]) - x(row.ends[0]), height: 12 }),
           svg("circle", { class: "box", cx: x(row.paper), cy: y, r: 5 }),
+          ...row.seeds.map((seed) => svg("circle", { class: "dot o", cx: x(seed), cy: y, r: 3 })),
         ];
       }));
   }
 
   function build(root, say, { host }) {
     const data = JSON.parse(host.dataset.numbers);
-    const groups = ["A", "B", "C", "D", "E"].map((group) => [group, group]);
+    const groups = [...new Set(data.rows.slice(1).map(({ group }) => group))].map((group) => [group, group]);
     const controls = [
-      choice({ label: "rows", options: Object.fromEntries([...groups, ["all", "all"]]), value: "A", change: () => show() }),
+      choice({ label: "rows", options: Object.fromEntries([...groups, ["all", "all"]]), value: "all", change: () => show() }),
       choice({ label: "by", options: { ppl: "perplexity", bleu: "BLEU" }, value: "ppl", change: () => show() }),
       choice({ label: "order", options: ORDERS, value: "table", change: () => show() }),
     ];
@@ -97,9 +94,9 @@
       const { key, group, all, rows } = state();
       const { name, digits, better } = MEASURES[key];
       const signed = (x) => (x >= 0.5 / 10 ** digits ? "+" : "") + words(x, digits);
-      const base = all.rows.find((row) => row.name === "base");
-      const verdict = ({ shown, paper, n }) => {
-        if (!shown) return `${n} seeds`;
+      const base = all.find((row) => row.name === "base");
+      const verdict = ({ shown, paper, seeds }) => {
+        if (!shown) return `${seeds.length} seeds`;
         if (shown === "undecided") return shown;
         if (!paper) return `${shown}, equal in the paper`;
         return `${shown}, ${shown === (paper * better > 0 ? "better" : "worse") ? "as in the paper" : "unlike the paper"}`;
@@ -116,7 +113,7 @@
 
     root.append(
       el("div", { class: "controls" }, controls), drawing,
-      el("p", { class: "note" }, "Filled: ours. Hollow: the paper's. Shaded: where one more training of our base model would lie; inside it, ours is undecided. Differences of perplexity are those of its logarithm."),
+      el("p", { class: "note" }, "Filled: ours, a dot a seed. Shaded: where the mean over all seeds lies, with 95 % confidence; if it holds 0, ours is undecided. Hollow: the paper's. Differences of perplexity are those of its logarithm."),
       numbers,
     );
     show();
