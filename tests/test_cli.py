@@ -31,7 +31,7 @@ from annotated.transformer import TINY, Config, Transformer
 
 WORDS = [("the", "die"), ("a", "eine"), ("cat", "Katze"), ("dog", "Hündin"), ("sees", "sieht"), ("hears", "hört")]
 SIZES = "--preset tiny --vocab 300 --N 1 --d_model 32 --d_ff 32 --h 2 --source_tokens 200 --target_tokens 200 --threads 1".split()
-RECIPE = "--warmup 30 --save_every 40 --evaluate_every 40 --steps 160".split()
+RECIPE = "--norm pre --final_norm true --P_drop 0 --warmup 30 --save_every 40 --evaluate_every 40 --steps 160".split()
 
 
 def annotated(*arguments, stdin=b"", **more):
@@ -656,7 +656,7 @@ def test_evaluate_prints_the_score_with_its_signature(model, text, tmp_path, cal
     assert status == 0 and "BLEU" in out and "chrF" in out and "nrefs:1|case:mixed" in out
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert scores["sentences"] == 32 == len((tmp_path / "outputs.txt").read_text().splitlines())
-    assert scores["bleu"] > 20  # it was trained on these, for a moment
+    assert scores["bleu"] > 30  # it was trained on these, for a moment
     status, out, _ = called(*arguments, "--tokenize", "char", "--lowercase", "--beam", 1)
     assert status == 0 and "case:lc" in out and "tok:char" in out and "beam 1" in out
 
