@@ -343,21 +343,21 @@ def equal_areas(c: Canvas) -> None:
         c.text(36, box.cy, "cost", "small soft", anchor="end")
 
 
-def paired_rows(key: str) -> dict[str, list[float]]:
-    """Row of Table 3 -> what was measured with seeds 0, 1 and 2, the norm first; the rows that the record has."""
+def paired_rows() -> dict[str, list[float]]:
+    """Row of Table 3 -> the perplexity of each seed, the norm first; the rows that have as many seeds as base."""
     folder, found = ROOT / "results" / "17-norm-first" / "runs", {}
     for path in sorted(folder.glob("*.json")):
         run = json.loads(path.read_text(encoding="utf-8"))
-        found.setdefault(run["row"], []).append(run[key])
+        found.setdefault(run["row"], []).append(run["perplexity"])
     return {name: found[name] for name in TABLE_3 if len(found.get(name, [])) == len(found["base"])}
 
 
-@drawing("rows-in-pairs", 31 + 27 * len(paired_rows("perplexity")), "Rows of Table 3, differences from base")
+@drawing("rows-in-pairs", 31 + 27 * len(paired_rows()), "Rows of Table 3, differences from base")
 def rows_in_pairs(c: Canvas) -> None:
     """Rows of Table 3 on an axis of log perplexity, less being better. On each, small filled dots are our differences
     from base, one for each seed, a shaded bar is where their mean lies with 95 % confidence, and a hollow dot is the
     paper's difference."""
-    measured = paired_rows("perplexity")
+    measured = paired_rows()
     base = [math.log(value) for value in measured.pop("base")]
     paper = json.loads((ROOT / "book" / "paper.json").read_text(encoding="utf-8"))["table_3"]
     published = dict(zip(TABLE_3, (row["ppl"] for row in paper)))
@@ -381,4 +381,3 @@ def rows_in_pairs(c: Canvas) -> None:
         c.shape("circle", "box", cx=at(theirs[name]), cy=y, r=5)
         for seed in seeds:
             c.dot(at(seed), y, hue="o", r=3)
-
