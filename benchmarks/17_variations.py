@@ -6,7 +6,8 @@
 All rows are trained by one recipe, with one vocabulary, for equally many updates; rows of the same seed see the same
 batches. The released code's presets change the recipe by the factors by which their own numbers differ from the
 paper's. Everything is measured on the validation set by the last weights, as the paper's table is (no averaging); the
-perplexity also on as many training pairs, the first.
+perplexity also on as many training pairs, the first. With --keep n checkpoints, --save_every updates apart, a run
+also has what the means of its last ones are worth (section 6.1).
 
 Each run is a file of its own under runs/, with its provenance. The same command goes on with the runs that are
 missing, and in the middle of a run that was stopped. Several processes may share the work: each takes runs that
@@ -40,7 +41,7 @@ from annotated.evaluation import _resampled_difference, accuracy, bleu, bleu_cou
 from annotated.files import sha256_of, write_json
 from annotated.records import Record, about_corpus, read_run
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
-from annotated.training import Run, train
+from annotated.training import Run, average, train
 from annotated.variations import _PRE_NORM, _SCORES, RELEASED_PRESETS, TABLE_3, shrink
 
 RECURRENT = 640  # d_model of the recurrent baseline before the division, whose weights are then about as many as base's
@@ -49,6 +50,7 @@ ROWS.pop("paper")  # base under another name
 ROWS |= INSIDE
 SEEDS = {"base": range(5)}  # of any other row: 0
 TRIAL = 99  # the seed of trainings that choose a rate
+AVERAGED = 2, 5, 10, 20  # numbers of checkpoints; the paper's are 5 and 20
 
 
 def slug(row, seed):
@@ -80,9 +82,15 @@ def interval(outputs, references):
     return [round(end, 2) for end in ends]
 
 
+def recipe_of(row, options):
+    """The reduced recipe of a row, with as many checkpoints as are asked for."""
+    recipe = small_recipe(ROWS[row], options)
+    return replace(recipe, keep=options.keep, save_every=options.save_every or recipe.save_every)
+
+
 def one_run(row, seed, corpus, vocabulary, options):
     """Train and measure; the training's folder is a cache that outlives an interrupt."""
-    recipe = replace(small_recipe(ROWS[row], options), seed=seed)
+    recipe = replace(recipe_of(row, options), seed=seed)
     pairs, held_out = encoded(corpus, vocabulary)
     began = time.monotonic()
     model = build(row, len(vocabulary), seed, options.width, options.depth, options.norm)
@@ -101,8 +109,11 @@ def one_run(row, seed, corpus, vocabulary, options):
     log = train(model, recipe, batches, folder, measure, start_of(row, options.device))
     seconds = max(line.get("seconds", 0) for line in log)
     sources, references = (list(side) for side in zip(*corpus.validation, strict=True))
-    model.eval()
-    outputs = Translator(model, vocabulary).translate(sources, 4)
+
+    def translations(model):
+        return Translator(model.eval(), vocabulary).translate(sources, 4)
+
+    outputs = translations(model)
     score, signature = bleu(outputs, references)
     curve = [line for line in log if "perplexity" in line]
     last = [line["loss"] for line in log if "loss" in line and line["step"] > 0.9 * recipe.steps]
@@ -114,6 +125,11 @@ def one_run(row, seed, corpus, vocabulary, options):
         "training_seconds": seconds, "seconds": round(time.monotonic() - began), "curve": curve,
         "examples": outputs[:5],
     }
+    if recipe.keep > 1:  # last, because a mean takes the place of the weights
+        made["averages"] = {
+            average(model, folder, k): {
+                **measure(model.eval()), "bleu": round(bleu(translations(model), references)[0], 2)}
+            for k in AVERAGED if k <= recipe.keep}
     write_json(options.out / "runs" / f"{slug(row, seed)}.json", made)
     shutil.rmtree(folder)
     return made
@@ -153,7 +169,7 @@ def begin(options, corpus, vocabulary):
     """The record that all runs share; one begun otherwise is not gone on with."""
     config = build("base", len(vocabulary), 0, options.width, options.depth, options.norm).config
     lengths = {part: len(getattr(corpus, part)) for part in ("train", "validation")}
-    recipe = asdict(small_recipe(TABLE_3["base"], options))
+    recipe = asdict(recipe_of("base", options))
     if options.rates:
         recipe |= {"rate": options.rates, "trial": options.trial}
     return Record.begin(
@@ -203,6 +219,8 @@ def main(arguments=None):
     parser.add_argument("--rate", type=float, default=0.5, help="a factor on Eq. 3")
     parser.add_argument("--rates", type=float, nargs="+", default=[], help="the best of these, by short trainings")
     parser.add_argument("--trial", type=int, default=500, help="updates of a training that chooses the rate")
+    parser.add_argument("--keep", type=int, default=1, help="checkpoints of a run")
+    parser.add_argument("--save_every", type=int, help="updates between them; default: a tenth of all")
     parser.add_argument("--norm", choices=("pre", "post"), help="of every row; default: as the row has it")
     parser.add_argument("--tokens", type=int, default=1500, help="of a batch, on each side, padding included")
     parser.add_argument("--vocab", type=int, default=2000)

@@ -185,7 +185,8 @@ def script(monkeypatch):
 def options(script, **more):
     from argparse import Namespace
 
-    usual = {"steps": 1500, "warmup": 200, "rate": 0.5, "tokens": 1500, "norm": None, "rates": []}
+    usual = {"steps": 1500, "warmup": 200, "rate": 0.5, "tokens": 1500, "norm": None, "rates": [],
+             "keep": 1, "save_every": None}
     return Namespace(**(usual | more))
 
 
@@ -258,11 +259,27 @@ def test_a_training_is_a_file_that_is_made_once(script, tmp_path, monkeypatch):
     assert [line["step"] for line in curve] == list(range(2, 21, 2))
     for name in ("perplexity", "training_perplexity"):
         assert made[name] == curve[-1][name] < curve[0][name]
-    assert made["training_perplexity"] != made["perplexity"]
+    assert made["training_perplexity"] != made["perplexity"] and "averages" not in made
     tried = json.loads((tmp_path / "out/scores.json").read_text())["perplexity of base after a trial"]
     assert str(made["recipe"]["rate"]) == min(tried, key=tried.get)
     before = path.stat().st_mtime_ns
     assert script.main(told) == 0 and path.stat().st_mtime_ns == before
+
+
+def test_means_of_the_last_checkpoints_are_measured_as_the_last_one_is(script, tmp_path, monkeypatch):
+    corpus = grammar_corpus(150, 20, 1)
+    monkeypatch.setattr(script, "load_corpus", lambda name: corpus)
+    monkeypatch.setattr(script, "AVERAGED", (1, 3, 20))
+    told = "--norm pre --steps 20 --warmup 4 --vocab 350 --width 16 --depth 6 --seeds 3 --tokens 300 --keep 3 --save_every 4"
+    told = [*told.split(), "--row", "base", "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "out")]
+    assert script.main(told) == 0
+    (path,) = (tmp_path / "out/runs").glob("*.json")
+    made = json.loads(path.read_text())
+    assert list(made["averages"]) == ["1", "3"], "no more than there are"
+    alone = made["averages"]["1"]
+    assert all(alone[name] == pytest.approx(made[name], rel=1e-4) for name in ("perplexity", "accuracy", "bleu"))
+    assert made["averages"]["3"]["perplexity"] != alone["perplexity"]
+    assert (made["recipe"]["keep"], made["recipe"]["save_every"]) == (3, 4)
 
 
 def test_a_run_that_another_process_has_is_left_to_it(script, tmp_path):
