@@ -43,7 +43,7 @@ def scaled_dot_product_attention(
         K: keys, (..., S, d_k).
         V: values, (..., S, d_v).
         mask: boolean, broadcasts to (..., T, S); True = may look.
-        dropout: probability of dropping a weight; 0 in the paper.
+        dropout: probability of dropping a weight; the caller passes 0 outside training.
 
     Returns:
         (..., T, d_v); a row that may look at nothing is 0.

@@ -437,6 +437,9 @@ def _check_folder(folder):
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, not a folder: choose another --out")
     if (folder / "run.json").exists():
+        if (folder / "scores.json").exists() and not _has_weights(folder):
+            raise ValueError(f"{folder} holds the scores of a run, which would be lost, "
+                             "and no model: choose another --out")
         return
     names = "README.md config.json model.safetensors checkpoints log.jsonl scores.json".split()
     found = [path.name for name in (*names, *_PREPARED) for path in folder.glob(name)]
@@ -459,7 +462,7 @@ def _has_weights(folder):
 def _check_same_run(folder, **wanted):
     """Refuse to go on with other settings or other text than the folder was begun with.
 
-    `wanted` has the parts config, recipe and data of run.json: dicts, or a `Recipe`.
+    `wanted` has the parts config, recipe and data of run.json: dicts or dataclasses.
     """
     if (folder / "run.json").exists():
         free = () if _has_weights(folder) else ("recipe", "config")
@@ -808,14 +811,14 @@ def _train_as(backend, options):
     data = {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance,
             "longest": options.longest}
     _check_folder(folder)
-    _check_same_run(folder, config=asdict(config), recipe=recipe, data=data)
+    _check_same_run(folder, config=config, recipe=recipe, data=data)
     lock = file_lock(folder / _MARK, wait=False) if backend.writes else nullcontext()
     with lock:
         with backend.in_turn(), _undone(folder) if backend.writes else nullcontext():
             config, vocabulary, pairs, held_out = _prepared(
                 backend, options, corpus, config, recipe, data)
-        batches = Batches(pairs, recipe.source_tokens, recipe.target_tokens, recipe.seed)
-        _check_batches(options, config, batches, backend.device)
+            batches = Batches(pairs, recipe.source_tokens, recipe.target_tokens, recipe.seed)
+            _check_batches(options, config, batches, backend.device)
         torch.manual_seed(recipe.seed)
         model = Transformer(config, backend.attention).to(backend.device)
         with Record(folder) if backend.writes else nullcontext():  # notes when it ended, and why
@@ -1058,7 +1061,7 @@ def _add_speed(parser):
 def _add_search(parser):
     """Options of the search."""
     add = parser.add_argument
-    add("--model", type=Path, required=True,
+    add("--model", type=_folder_name, required=True,
         help="a model folder, ours or MarianMT's, or owner/model on the Hugging Face hub")
     add("--beam", type=_at_least(1, 1000), default=4, metavar="K",
         help="of the search; 1 is greedy (default 4)")
@@ -1149,7 +1152,8 @@ def _make_parser():
 def _is_user_error(error):
     """Whether an error is the user's, or a limit of the machine, and no mistake of ours."""
     if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
-        return "allocate memory" in str(error) or "overflowed" in str(error)
+        signs = "allocate memory", "not enough memory", "overflowed"  # Unix, Windows, sizes
+        return any(sign in str(error) for sign in signs)
     limits = FloatingPointError, OverflowError, MemoryError, torch.OutOfMemoryError
     return isinstance(error, (ValueError, TypeError, OSError, ModuleNotFoundError, *limits))
 
@@ -1159,7 +1163,7 @@ def _said(error):
     text = _one_line(str(error))
     if isinstance(error, ModuleNotFoundError) and "pip install" not in text:
         return f"{text}: install it with pip install {error.name}"
-    if text and "allocate memory" not in text:
+    if text and not re.search("allocate memory|DefaultCPUAllocator", text):
         return text
     wanted = re.search(r"allocate (\d+) bytes", text)
     more = f" for {int(wanted[1]) / 1e9:,.1f} GB more" if wanted else ""

@@ -40,6 +40,8 @@ def _decode_lines(content, name):
     A byte order mark and a last empty line are left out; ValueError names a line that is
     not UTF-8, and its first byte that is not.
     """
+    if b"\0" in content:  # UTF-16, which can be valid UTF-8 by accident
+        raise ValueError(f"{name} holds a zero byte and so is no UTF-8 text: convert it to UTF-8")
     rows = enumerate(content.split(b"\n"), start=1)
     lines = [_decode_line(line, name, number) for number, line in rows]
     return lines[:-1] if not lines[-1] else lines
@@ -532,7 +534,7 @@ class TokenPairs:
                 raise ValueError("a file is cut off")
             _check_sums(self.folder, about["sha256"], _TABLES)
         except OSError as error:
-            reason = f"{Path(error.filename).name}: {error.strerror}"
+            reason = f"{Path(error.filename or folder).name}: {error.strerror}"
             raise ValueError(f"{folder} is no prepared corpus: {reason}") from None
         except Exception as error:  # numpy has several for a damaged file
             reason = " ".join(str(error).split())[:200]

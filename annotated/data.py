@@ -128,6 +128,7 @@ def _train_subwords(lines, vocab, **options):
 
     Raises ValueError where `vocab`, the number of pieces, does not suit the lines.
     """
+    _need("sentencepiece", "data", "for subwords")
     import sentencepiece
 
     model = io.BytesIO()
@@ -357,6 +358,8 @@ def pad_batch(sequences: Sequence[Sequence[int]], pad: int = 0) -> Tensor:
 def _pack(runs, source_tokens, target_tokens):
     """Cut sorted pairs into batches, a new one wherever the next pair would break a budget.
 
+    A pair that does not fit even alone is a batch of its own; `_plan_batches` refuses it.
+
     Returns places in the sorted list: 0, where the second batch begins, ..., the end.
     """
     cuts = [0]
@@ -367,7 +370,7 @@ def _pack(runs, source_tokens, target_tokens):
         while place < end:
             S = max(S, s)
             T = max(T, t)
-            most = min(source_tokens // S, target_tokens // T)
+            most = max(1, min(source_tokens // S, target_tokens // T))
             free = most - (place - cuts[-1])
             if free > 0:
                 place = min(place + free, end)

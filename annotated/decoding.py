@@ -50,7 +50,7 @@ def greedy(model: Any, source: Tensor, max_len: int | None = None) -> list[list[
     """Translate by the likeliest token at every step.
 
     Args:
-        model: any module with `start`, `step` and `config`.
+        model: any module with `start`, `step` and `config`, which allows a token at every step.
         source: (B, S), each sentence ending in eos, padding at the end.
         max_len: tokens of an output at most; default: its source's length + 50 (section 6.1).
 
@@ -60,6 +60,7 @@ def greedy(model: Any, source: Tensor, max_len: int | None = None) -> list[list[
     Raises:
         TypeError: source is no tensor of identifiers.
         ValueError: max_len is below 1, or source has another shape.
+        FloatingPointError: the model's logits are NaN or infinite.
     """
     limits = _output_limits(model, source, max_len)  # (B,)
     outputs: list[list[int]] = [[] for _ in source]
@@ -92,13 +93,14 @@ def _check_logits(logits):
 @contextmanager
 def _evaluating(model):
     """Inside, the model is in evaluation mode without gradients; then as it was."""
-    training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.inference_mode():
             yield
     finally:
-        model.train(training)
+        for module, training in modes:
+            module.training = training
 
 
 def _output_limits(model, source, max_len=None):
@@ -297,7 +299,8 @@ def hypotheses(
         model: any module with `start`, `step` and `config`.
         source: (B, S), each sentence ending in eos, padding at the end.
         beam: hypotheses a sentence.
-        penalty: maps a length to the divisor of a log-probability, above 0.
+        penalty: maps a length to the divisor of a log-probability, above 0; it must only rise or
+            only fall with the length where `stop` is `cannot_improve`.
         max_len: tokens of an output at most; default: its source's length + 50.
         stop: tells from best and best attainable score, (B,) each, which sentences may stop.
 
@@ -306,8 +309,9 @@ def hypotheses(
 
     Raises:
         TypeError: source is no tensor of identifiers.
-        ValueError: beam or max_len is below 1, source is not (B, S), or a penalty is not
-            above 0 or far from 1.
+        ValueError: beam is not from 1 to 100000, max_len is below 1, source is not (B, S), or
+            a penalty lies outside 1e-30 to 1e30.
+        FloatingPointError: the model's logits are NaN or infinite.
     """
     limits = _output_limits(model, source, max_len)  # (B,)
     _check_search(beam, penalty, limits)
@@ -620,6 +624,8 @@ class Translator:
     ) -> list[list[tuple[float, str]]]:
         """The k best translations of each line with their scores, best first.
 
+        Of a line in pieces, the i-th joins the i-th best of every piece.
+
         Args:
             k: how many; a search finds no more than the beam is wide.
             lines, beam, alpha, tokens, progress: as for `translate`.
@@ -686,7 +692,7 @@ def _by_falling_length(pieces, tokens):
 
 
 def _join_pools(pools, k, decode):
-    """The k best (score, text) of a line, given the hypotheses (ids, score) of its pieces."""
+    """k (score, text) of a line: the first of all its pieces joined, the second of all, and so on."""
     if not pools:  # a line without content
         return [(0.0, "")]
     rows = zip(*(pool[:k] for pool in pools))

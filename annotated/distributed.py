@@ -201,7 +201,7 @@ def _report_lost_process(group: ProcessGroup, folder: Path | None = None) -> Ite
         kept = f"checkpoint {found[0].name} is whole; " if found else ""
         lost = f"process {group.rank} of {group.size} has lost another one"
         what = f"{lost}; {kept}the same command goes on, with as many processes or fewer"
-        raise ConnectionError(what) from error
+        raise ConnectionError(f"{what} ({' '.join(str(error).split())[:300]})") from error
 
 
 @dataclass
@@ -255,7 +255,7 @@ def _torchrun_group(device: str) -> Iterator[ProcessGroup]:
     A process that is silent for ANNOTATED_TIMEOUT_MINUTES, 30 by default, counts as lost.
 
     Raises:
-        ValueError: more processes than GPUs.
+        ValueError: more processes than GPUs, or not as many on one machine as on another.
     """
     size = int(os.environ.get("WORLD_SIZE", 1))
     if size == 1:
@@ -275,7 +275,12 @@ def _torchrun_group(device: str) -> Iterator[ProcessGroup]:
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     # Preparing a corpus may take longer than an update ever does.
     patient = dist.new_group(backend="gloo", timeout=timedelta(days=1))
-    yield ProcessGroup(dist.get_rank(), size, int(os.environ["LOCAL_WORLD_SIZE"]), patient)
+    here = int(os.environ["LOCAL_WORLD_SIZE"])
+    counts = torch.tensor([here, -here])
+    dist.all_reduce(counts, dist.ReduceOp.MAX, group=patient)  # the most, and less the fewest
+    if counts.sum():
+        raise ValueError("--nproc-per-node must be equal on all machines")
+    yield ProcessGroup(dist.get_rank(), size, here, patient)
     signal.signal(signal.SIGTERM, before)
     dist.destroy_process_group()  # not after an error: it would wait for a lost process
 

@@ -89,8 +89,9 @@ def _decode_line(line: bytes, name: object, number: int, hint: str = "") -> str:
 
 def fsync(path: str | Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk, safe from a power cut."""
-    if os.name == "posix":  # elsewhere folders cannot be opened
-        number = os.open(path, os.O_RDONLY)
+    posix = os.name == "posix"
+    if posix or not os.path.isdir(path):  # elsewhere folders cannot be opened
+        number = os.open(path, os.O_RDONLY if posix else os.O_RDWR)
         try:
             os.fsync(number)
         finally:
@@ -135,6 +136,7 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 
     After an error the old file or folder is as it was; after a kill it is there, or set
     aside beside its place until the next call. The folder around it is made where missing.
+    It is for one writer at a time: see `file_lock`.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -219,9 +221,12 @@ def file_lock(path: str | Path, wait: bool = True) -> Iterator[IO[bytes]]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        with path.open("ab") as file:
+        with path.open("a+b") as file:
             locked = _lock(file)
-            if locked and path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            named = False
+            with suppress(FileNotFoundError):  # removed or renamed by now
+                named = os.path.samestat(os.fstat(file.fileno()), path.stat())
+            if locked and named:
                 yield file
                 return
         if not wait and locked:
@@ -266,7 +271,7 @@ def _told(part: Path) -> dict | None:
     return None
 
 
-def _done_before(part: Path, job: dict) -> _Done:
+def _done_before(part: Path, job: dict, file: IO[bytes]) -> _Done:
     """What an earlier run of the same job has finished; ValueError where it would be lost."""
     done = _Done()
     told = _told(part)
@@ -274,12 +279,13 @@ def _done_before(part: Path, job: dict) -> _Done:
         return done
     anew = f"remove {part} and {part.name}.json to begin anew, or name another output"
     if not job.get("input") or told["job"] != job:
-        differs = [name for name in job if told["job"].get(name) != job[name] or job[name] is None]
+        names = {**told["job"], **job}
+        differs = [n for n in names if told["job"].get(n) != job.get(n) or job.get(n) is None]
         what = f"{part} holds {told['lines']} finished lines of another job"
         raise ValueError(f"{what} (another {', '.join(differs)}): {anew}")
-    with part.open("rb") as file:
-        while block := file.read(min(1 << 20, told["bytes"] - done.bytes)):
-            done.add(0, block)
+    file.seek(0)  # the locked file itself: Windows lets no second opening read it
+    while block := file.read(min(1 << 20, told["bytes"] - done.bytes)):
+        done.add(0, block)
     done.lines = told["lines"]
     if told != {"job": job, **done.note()}:
         raise ValueError(f"{part} is damaged, or its note {part.name}.json: {anew}")
@@ -346,7 +352,7 @@ def resumable_output(path: str | Path, job: dict,
     note = Path(f"{real}.part.json")
     _check_output(Path(path), part, source)
     with file_lock(part, wait=False) as file, _empty_removed(part):
-        done = _done_before(part, job)
+        done = _done_before(part, job, file)
         write_json(note, {"job": job, **done.note()}, indent=None)
         file.seek(done.bytes)
         file.truncate()
@@ -374,7 +380,7 @@ def _need(module: str, extra: str, what: str) -> None:
         ModuleNotFoundError: it is not there; the message says how to get it.
     """
     if find_spec(module) is None:
-        how = f"install it with pip install 'annotated-attention[{extra}]'"
+        how = f'install it with pip install "annotated-attention[{extra}]"'
         raise ModuleNotFoundError(f"{module} is needed {what}: {how}", name=module)
 
 

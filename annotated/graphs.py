@@ -39,7 +39,8 @@ def _record_cuda_graph(work, pool=None):
 class CudaGraphTrainStep(TrainStep):
     """A `TrainStep` that is recorded once for each shape, as a CUDA graph, and replayed.
 
-    Batches should have few shapes (`StaticBatches`); one process only.
+    Batches should have few shapes (`StaticBatches`); one process only. Between updates set
+    gradients to 0, never to None: a replay adds to them where they lay.
     """
 
     frees_gradients = False  # a recording adds to the gradients where they lay
@@ -73,11 +74,12 @@ class CudaGraphTrainStep(TrainStep):
         torch.cuda.set_rng_state(drawn)  # the passes of recording have used up random numbers
         self.pool = self.pool or graph.pool()
         for w, old in zip(weights, before):
-            grad: Any = w.grad
+            if w.grad is None:  # it is frozen
+                continue
             if old is None:
-                grad.zero_()
+                w.grad.zero_()
             else:
-                grad.copy_(old)
+                w.grad.copy_(old)
         return graph, places, loss
 
 
@@ -218,6 +220,12 @@ class _BufferState:
         return _BufferState(self.decoder, new, len(rows), k, self.t)
 
 
+def _check_own(decoder, state):
+    """Refuse a state that is not this decoder's."""
+    if not isinstance(state, _BufferState) or state.decoder is not decoder:
+        raise TypeError("the state must be what this decoder's start or step returned")
+
+
 def _power_of_two(n):
     """The smallest power of two that is n or more; n is 1 or more."""
     return 1 << (n - 1).bit_length()
@@ -255,14 +263,16 @@ class CudaGraphDecoder(nn.Module):
     @torch.inference_mode()
     def start(self, source: Tensor) -> _BufferState:
         """The state before the first step, a hypothesis a sentence of source, (B, S)."""
+        begun = self.model.start(source)
         B, S = source.shape
         buffers = self.buffers_for(B, 1, 1, S)
-        buffers.fill(self.model.start(source))
+        buffers.fill(begun)
         return _BufferState(self, buffers, B)
 
     @torch.inference_mode()
     def step(self, ids: Tensor, state: _BufferState) -> tuple[Tensor, _BufferState]:
         """Logits (R, vocab) for the token after ids, (R,), and a new state; the old is used up."""
+        _check_own(self, state)
         state.check(ids)
         L = len(state.buffers.places)
         if state.t == L:

@@ -44,7 +44,7 @@ def commit() -> str | None:
     It ends in "-dirty" where files differ from it. Where only the files were copied,
     the variable ANNOTATED_COMMIT says it.
     """
-    said = _git("describe", "--always", "--abbrev=12")
+    said = _git("rev-parse", "--short=12", "HEAD")
     if not said:
         return os.environ.get("ANNOTATED_COMMIT")
     return said.strip() + "-dirty" * bool(_difference())
@@ -69,8 +69,9 @@ def _uncommitted() -> dict | None:
 def _command() -> str:
     """The command line of this process, to be pasted."""
     script = Path(sys.argv[0])
-    inside = script.name == "__main__.py" or script.stem == "annotated"  # as installed
-    program = "-m annotated" if inside else f"{script.parent.name}/{script.name}"
+    inside = script.parts[-2:] == ("annotated", "__main__.py") or script.stem == "annotated"
+    parts = script.parts[-2:] if script.is_absolute() else script.parts
+    program = "-m annotated" if inside else shlex.quote("/".join(parts))
     words = " ".join(["python", program, *map(shlex.quote, sys.argv[1:])])
     return words.encode("utf-8", "replace").decode()  # a name on Unix may be no UTF-8
 

@@ -86,12 +86,12 @@ class RecurrentConfig:
 
 
 def _check_ids(name, ids, n=None, axes=2):
-    """Refuse what is no batch of identifiers: the one check of the book.
+    """Refuse anything that is not a batch of identifiers.
 
     Args:
         name: what the batch is called in the message.
         ids: identifiers, (B, S); with axes=None any shape.
-        n: identifiers must be below; looked at on a CPU only.
+        n: every identifier must be below it; checked on a CPU only.
 
     Raises:
         TypeError: ids is not a tensor of whole numbers.

@@ -387,9 +387,9 @@ class Transformer(_CachedTransformer):
 
 
 def _initialise(model: nn.Module) -> None:
-    """Glorot's uniform for every matrix, 0 for biases; embeddings keep variance 1 / d_model.
+    """Glorot's uniform for linear layers, 0 for their biases; embeddings are left as they are.
 
-    The paper gives no initialisation; this is the released code's.
+    The paper gives no initialisation; this is the released code's rule, with Q, K and V apart.
     """
     for module in model.modules():
         if isinstance(module, nn.Linear):

@@ -13,6 +13,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import fields, replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -29,6 +30,7 @@ from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.training import Recipe
 from annotated.transformer import TINY, Config, Transformer
 
+ROOT = Path(__file__).resolve().parents[1]
 WORDS = [("the", "die"), ("a", "eine"), ("cat", "Katze"), ("dog", "Hündin"), ("sees", "sieht"), ("hears", "hört")]
 SIZES = "--preset tiny --vocab 300 --N 1 --d_model 32 --d_ff 32 --h 2 --source_tokens 200 --target_tokens 200 --threads 1".split()
 RECIPE = "--norm pre --final_norm true --P_drop 0 --warmup 30 --save_every 40 --evaluate_every 40 --steps 160".split()
@@ -775,7 +777,7 @@ def test_the_version_is_the_package_s(capsys):
 
 
 @pytest.mark.parametrize("option, value", [
-    ("--window", 0), ("--beam", 0), ("--n-best", -1), ("--n-best", "x"), ("--score", -3), ("--longest", 0), ("--out", ""),
+    ("--window", 0), ("--beam", 0), ("--n-best", -1), ("--n-best", "x"), ("--score", -3), ("--longest", 0), ("--out", ""), ("--model", ""),
 ])
 def test_numbers_below_their_least_and_empty_names_are_refused(option, value, capsys):
     command = ["train", "--out", "x"] if option in ("--score", "--longest", "--out") else ["translate", "--model", "x"]
@@ -1053,6 +1055,27 @@ def test_a_training_that_is_refused_leaves_the_folder_as_it_was(text, tmp_path, 
     assert status == 2 and "holds words.txt, which would be lost" in said and (tmp_path / "out" / "words.txt").read_text() == "mine"
 
 
+def test_a_finished_record_without_weights_is_not_begun_anew(tmp_path, called):
+    record = ROOT / "results/multi30k-cpu"
+    shutil.copytree(record, tmp_path / "out")
+    before = contents(tmp_path / "out")
+    assert {"run.json", "scores.json", "log.jsonl"} <= {path.name for path in record.iterdir()} and not list(record.glob("*.safetensors"))
+    with pytest.raises(ValueError, match="holds the scores of a run, which would be lost, and no model: choose another --out"):
+        cli._check_folder(tmp_path / "out")
+    assert contents(tmp_path / "out") == before
+
+
+def test_a_model_from_before_a_field_came_is_still_the_same_run():
+    folder = ROOT / "results/tatoeba-cpu"
+    begun = json.loads((folder / "run.json").read_text())
+    sizes = {name: value for name, value in begun["config"].items() if name in {field.name for field in fields(Config)}}
+    config = Config(**sizes)
+    assert set(vars(config)) - set(begun["config"]), "the record lacks a field"
+    cli._check_same_run(folder, config=config, recipe=begun["recipe"], data=begun["data"])
+    with pytest.raises(ValueError, match="was begun with d_ff"):
+        cli._check_same_run(folder, config=replace(config, d_ff=7), recipe=begun["recipe"], data=begun["data"])
+
+
 def test_an_interrupt_while_the_text_is_prepared_leaves_nothing(text, tmp_path, called, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
@@ -1212,7 +1235,7 @@ def test_batches_beyond_the_memory_are_refused_before_the_first_update(text, tmp
     files = "train", "--source", text / "train.en", "--target", text / "train.de"
     status, _, said = called(*files, *SIZES, "--out", tmp_path / "out", "--score", 0)
     assert status == 2 and re.search(r"batches of \d+ source and \d+ target tokens takes 0\.\d GB of memory, and this machine has 0\.0: ", said)
-    assert not (tmp_path / "out/checkpoints").exists()
+    assert not (tmp_path / "out").exists(), "nothing of the attempt stays"
 
 
 def test_a_missing_package_is_asked_for_before_anything_else(text, tmp_path, called, monkeypatch, model):
@@ -1223,11 +1246,11 @@ def test_a_missing_package_is_asked_for_before_anything_else(text, tmp_path, cal
         patch.setattr(cli, "_to_score", lambda options: pytest.fail("it has begun"))
         for command in (["train", *files, *SIZES, "--out", tmp_path / "out"], ["evaluate", "--model", tmp_path, *files]):
             status, _, said = called(*command)
-            assert status == 2 and "sacrebleu is needed" in said and "pip install 'annotated-attention[data]'" in said
+            assert status == 2 and "sacrebleu is needed" in said and "pip install \"annotated-attention[data]\"" in said
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     for command in (["train", *files, *SIZES, "--out", tmp_path / "out"], ["translate", "--model", model]):
         status, _, said = called(*command, stdin=b"a\n")
-        assert status == 2 and "sentencepiece is needed" in said and "pip install 'annotated-attention[data]'" in said
+        assert status == 2 and "sentencepiece is needed" in said and "pip install \"annotated-attention[data]\"" in said
     assert not (tmp_path / "out").exists()
 
 

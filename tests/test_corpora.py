@@ -132,6 +132,9 @@ def test_read_pairs(tmp_path):
     target.write_bytes(b"Eins.\nZw\xf6lf.\n3\n4\n")
     with pytest.raises(ValueError, match="b, line 2 is not UTF-8"):
         read_pairs(source, target)
+    target.write_bytes("Eins.\nZwei.\n3\n4\n".encode("utf-16-le"))
+    with pytest.raises(ValueError, match="b holds a zero byte and so is no UTF-8 text: convert it"):
+        read_pairs(source, target)
     with pytest.raises(ValueError, match="cannot read .*nowhere"):
         read_pairs(source, tmp_path / "nowhere")
     source.write_bytes(b"")

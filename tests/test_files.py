@@ -269,6 +269,20 @@ def test_a_lock_of_another_process_is_refused_or_waited_for(held):
     assert came and came[0] >= released
 
 
+def test_a_lock_that_vanishes_when_it_is_looked_at_is_taken_anew(tmp_path, monkeypatch):
+    path, stat, seen = tmp_path / "lock", os.stat, []
+
+    def vanish(file, **more):  # another process removes it just now
+        if str(file) == str(path) and not seen:
+            seen.append(file)
+            path.unlink()
+        return stat(file, **more)
+
+    monkeypatch.setattr(os, "stat", vanish)
+    with file_lock(path):
+        assert seen and path.exists()
+
+
 def test_a_process_that_is_killed_holds_no_lock(held):
     path, other = held
     other.kill()
@@ -336,6 +350,7 @@ def noted(**change):
 @pytest.mark.parametrize(("change", "why"), [
     (lambda part, note: JOB | {"beam": 8}, "holds 3 finished lines of another job (another beam)"),
     (lambda part, note: JOB | {"input": None}, "holds 3 finished lines of another job (another input)"),
+    (lambda part, note: {"input": JOB["input"]}, "holds 3 finished lines of another job (another beam)"),
     (lambda part, note: note.write_text("[" * 100_000) and JOB, "nested too deeply"),
     (lambda part, note: note.write_text(json.dumps({"job": JOB})) and JOB, "its lines should be a whole number"),
     (lambda part, note: part.write_text("1\n") and JOB, "is damaged"),
@@ -417,7 +432,7 @@ def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(monkey
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     with pytest.raises(ModuleNotFoundError) as caught:
         _need("sentencepiece", "data", "for this test")
-    assert str(caught.value) == f"sentencepiece is needed for this test: install it with pip install '{about['name']}[data]'"
+    assert str(caught.value) == f'sentencepiece is needed for this test: install it with pip install "{about["name"]}[data]"'
     assert any(line.startswith("sentencepiece") for line in about["optional-dependencies"]["data"])
 
 

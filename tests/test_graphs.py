@@ -96,6 +96,37 @@ def test_hypotheses_move_in_any_order():
         ids = torch.randint(4, 23, (len(rows),), generator=draw)
 
 
+def test_a_decoder_refuses_a_state_that_is_not_its_own_and_a_source_as_the_model_does():
+    model, ids = model_of().eval(), torch.ones(3, dtype=torch.long)
+    steps, other = (graphs.CudaGraphDecoder(model, least=2) for _ in range(2))
+    for state in (other.start(sources(3, 5, 2)), model.start(sources(3, 5, 2)), None):
+        with pytest.raises(TypeError, match="this decoder's start or step"):
+            steps.step(ids, state)
+    with pytest.raises(ValueError, match=r"source must be \(sentences, positions\), not of shape \(3,\)"):
+        steps.start(ids)
+
+
+def test_recording_leaves_frozen_weights_without_a_gradient(monkeypatch):
+    objective = gpu.Objective(model_of())
+    frozen = objective.model.encoder.layers[0].feed_forward.W_1.weight.requires_grad_(False)
+    step = graphs.CudaGraphTrainStep(objective)
+
+    class Graph:
+        def pool(self):
+            return 0
+
+    def run_once(function, pool):
+        return Graph(), function()
+
+    monkeypatch.setattr(graphs, "_record_cuda_graph", run_once)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: None)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state: None)
+    step._record([sources(3, 5), sources(4, 2), torch.tensor(1.0)])
+    assert frozen.grad is None
+    others = [w.grad for w in objective.parameters() if w.requires_grad]
+    assert all(grad is not None and not grad.any() for grad in others), "the recording's gradients are taken back"
+
+
 def test_a_state_of_a_room_is_used_once_and_keeps_sentences_together():
     steps, ids = graphs.CudaGraphDecoder(model_of().eval(), least=2), torch.ones(3, dtype=torch.long)
     state = steps.start(sources(3, 5, 2))

@@ -33,6 +33,12 @@ def test_the_command_of_a_record_can_be_pasted(monkeypatch):
     assert shlex.split(provenance()["command"]) == ["python", "-m", "annotated", *arguments]
     monkeypatch.setattr(sys, "argv", ["benchmarks/12_grammar.py", "--seed", "1"])
     assert provenance()["command"] == "python benchmarks/12_grammar.py --seed 1"
+    for program, pasted in (
+        ("run.py", ["run.py"]), ("exp/2024/run.py", ["exp/2024/run.py"]), ("a b/run.py", ["a b/run.py"]),
+        ("/some/where/benchmarks/run.py", ["benchmarks/run.py"]), ("/some/other/__main__.py", ["other/__main__.py"]),
+    ):
+        monkeypatch.setattr(sys, "argv", [program, "--seed", "1"])
+        assert shlex.split(provenance()["command"]) == ["python", *pasted, "--seed", "1"]
 
 
 def test_a_copy_without_a_repository_says_its_commit_by_a_variable(tmp_path, monkeypatch):
@@ -79,6 +85,12 @@ def test_a_record_names_the_commit_at_which_its_run_began(repository, tmp_path):
         pass
     (again,) = read_run(tmp_path / "run")["continued"]
     assert again["commit"] == git("rev-parse", "--short=12", "HEAD").decode().strip()
+    assert read_run(tmp_path / "run")["commit"] == repository
+
+
+def test_a_tag_does_not_stand_for_the_commit(repository, tmp_path):
+    git("tag", "-a", "v1.0", "-m", "first")
+    Record.begin(tmp_path / "run")
     assert read_run(tmp_path / "run")["commit"] == repository
 
 

@@ -31,13 +31,13 @@ DIFFERENCES = """# Differences and choices
 
 <!-- Made by tools/collect.py from the chapters and from book/ten-differences.md: edit there. -->
 
-The paper leaves choices open, and its released code sometimes makes another one than the text.
+The paper leaves some choices open, and its released code sometimes departs from its text.
 """
 
 ALL_DIFFERENCES = """
 ## Every choice, by chapter
 
-Every place that the chapters meet, as they say it: the paper, the released code, and what this book does and why.
+The tables of all chapters: what the paper says, what the released code does, and what this book does and why.
 """
 
 GROUPS = {  # the key after `<!-- group: KEY -->` -> the heading in the index

@@ -191,7 +191,7 @@ def split_heads(c: Canvas) -> None:
     pictures. A line leads back from the heads to the wide matrix."""
     T, h, d_k, cell = 5, 3, 4, 14
     x = 24
-    c.text(x, 14, "`(B, T, d_model)`", anchor="start")
+    c.text(x, 14, "`(B, T, h * d_k)`", anchor="start")
     whole = c.block(x, 28, T, h * d_k, cell, "qfill")
     c.line("".join(f"M{x + i * d_k * cell} 28v{T * cell}" for i in range(1, h)), "wire q dash")
     c.shape("rect", "ring", x=x, y=28 + cell, width=h * d_k * cell, height=cell)
