@@ -264,8 +264,7 @@ def _torchrun_group(device: str) -> Iterator[ProcessGroup]:
     gpus = torch.device(device).type == "cuda"
     if gpus:
         local = int(os.environ["LOCAL_RANK"])
-        found = torch.cuda.device_count()
-        if local >= found:
+        if local >= (found := torch.cuda.device_count()):
             raise ValueError(f"this machine has {found} GPUs: start at most as many processes")
         torch.cuda.set_device(local)
     minutes = float(os.environ.get("ANNOTATED_TIMEOUT_MINUTES", 30))
