@@ -207,6 +207,7 @@ def train(model, pairs, steps=2400, warmup=300, rate=0.6):
     """Train on encoded pairs as in section 5; hands out each step and its loss."""
     constants = {"betas": (0.9, 0.98), "eps": 1e-9}
     adam = torch.optim.Adam(model.parameters(), **constants, fused=True)
+    model.train()  # greedy switches dropout off
     last = []
     for step, (source, target) in zip(range(1, steps + 1), batches(pairs)):
         lr = learning_rate(step, model.d_model, warmup, rate)

@@ -21,7 +21,7 @@ import torch
 import warm
 
 from annotated import cli, corpora
-from annotated.data import Batches, Corpus, Words, make_batch
+from annotated.data import Batches, Corpus, Subwords, Words, make_batch
 from annotated.decoding import load, save
 from annotated.files import file_lock, resumable_output, sha256_of
 from annotated.grammar import grammar_corpus
@@ -1248,6 +1248,8 @@ def test_a_missing_package_is_asked_for_before_anything_else(text, tmp_path, cal
             status, _, said = called(*command)
             assert status == 2 and "sacrebleu is needed" in said and "pip install \"annotated-attention[data]\"" in said
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(ModuleNotFoundError, match="sentencepiece is needed for subwords: install it with pip install"):
+        Subwords.train(["a b c"], 300)
     for command in (["train", *files, *SIZES, "--out", tmp_path / "out"], ["translate", "--model", model]):
         status, _, said = called(*command, stdin=b"a\n")
         assert status == 2 and "sentencepiece is needed" in said and "pip install \"annotated-attention[data]\"" in said

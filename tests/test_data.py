@@ -16,6 +16,7 @@ from annotated.data import (
     Subwords,
     Words,
     _connected_components,
+    _pack,
     _plan_batches,
     join_words,
     load_vocabulary,
@@ -186,6 +187,11 @@ def test_a_sentence_is_never_cut():
     with pytest.raises(ValueError, match="target_tokens=7"):
         _plan_batches([(2, 8)], 4096, 7)
     assert lists(_plan_batches([(7, 7), (7, 7)], 7, 7)) in ([[0], [1]], [[1], [0]])
+
+
+def test_a_pair_beyond_the_budgets_is_a_batch_of_its_own():
+    runs = np.array([[2, 2, 3], [7, 3, 2], [9, 9, 1]])
+    assert _pack(runs, 6, 6) == [0, 3, 4, 5, 6]
 
 
 def test_token_batches_and_going_on():

@@ -379,7 +379,11 @@ def test_the_model_is_left_in_the_mode_it_was_in():
     model = random_model("transformer", 0).train()
     source = random_sources(model, 0)
     assert greedy(model, source) == greedy(model, source)  # dropout was off
-    assert model.training
+    assert all(part.training for part in model.modules())
+    model.encoder.eval()  # as one that is frozen while the rest is tuned
+    before = [part.training for part in model.modules()]
+    greedy(model, source)
+    assert len(set(before)) == 2 and [part.training for part in model.modules()] == before
 
 
 @pytest.mark.parametrize("call", [lambda m, s: beam_search(m, s, beam=0), lambda m, s: greedy(m, s, max_len=0)])
