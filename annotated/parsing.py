@@ -516,7 +516,7 @@ class _Budget:
         return _Budget(_widen(self.state, rows, k), depth, left)
 
 
-class WellFormed:
+class WellFormed(nn.Module):
     """A model that can write nothing but trees: `greedy` and `beam_search` take it like any other.
 
     Args:
@@ -525,7 +525,9 @@ class WellFormed:
     """
 
     def __init__(self, model: Any, tokens: Words):
+        super().__init__()
         self.model = model
+        self.train(model.training)  # a new module would say that it trains
         self.config = model.config
         device = next(model.parameters()).device
         rises = [word.count("(") - word.count(")") for word in tokens.words]
@@ -533,19 +535,6 @@ class WellFormed:
         stars = ["*" in word for word in tokens.words]
         self.word = torch.tensor(stars, device=device)  # (vocab,)
         self.most = max(word.count(")") for word in tokens.words)
-
-    @property
-    def training(self) -> bool:
-        """As of the model."""
-        return self.model.training
-
-    def train(self, mode: bool = True) -> nn.Module:
-        """As of the model."""
-        return self.model.train(mode)
-
-    def eval(self) -> nn.Module:
-        """As of the model."""
-        return self.model.eval()
 
     def start(self, source: Tensor) -> _Budget:
         """State before the first token; source (B, S)."""
