@@ -63,10 +63,10 @@ serve: book
 
 # Side by side with other implementations, on this machine; the records in results/ are made one by one, as their
 # README says. What needs real text is fetched on the first use.
-BENCH = 01_sequential 02_scoring 08_streaming 10_step 10_real_lengths 11_decoding 11_real_text 16_layers
+BENCH = 10_step 10_real_lengths 11_decoding 11_real_text 21_marian
 
 bench: $(VENV)/.bench
-	@for name in $(BENCH); do echo "$$name"; $(PY) benchmarks/$$name.py --out _build/bench/$$name || exit 1; done
+	@for name in $(BENCH); do echo "$$name"; PYTHONPATH=$(CURDIR) $(PY) benchmarks/$$name.py --out _build/bench/$$name || exit 1; done
 
 $(VENV)/.bench: $(STAMP)
 	@$(PY) -m pip install --quiet --disable-pip-version-check -e .[bench]

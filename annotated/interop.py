@@ -361,7 +361,7 @@ class MarianVocabulary:
 
     def _processor(self, path):
         """The SentencePiece model of a file that is read."""
-        _need("sentencepiece", "interop", "for a Marian vocabulary")
+        _need("sentencepiece", "data", "for a Marian vocabulary")
         import sentencepiece
 
         made = sentencepiece.SentencePieceProcessor()
@@ -1004,6 +1004,7 @@ def to_onnx(model: Transformer, folder: Path | str) -> None:
         model: of any precision; the graphs compute in float32.
         folder: made where it does not exist.
     """
+    _need("onnx", "onnx", "to write ONNX graphs")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     c = model.config

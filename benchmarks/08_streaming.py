@@ -111,7 +111,6 @@ def do_stream(args):
         "padding": round(1 - found["tokens"] / found["places"], 4),
         "first_batch_seconds": round(first, 3),
         "batches_a_second": round((found["batches"] - 1) / seconds, 1),
-        "pairs_a_second": round(found["pairs"] / seconds),
         "seconds": round(seconds, 1),
         "MB_before": begun,
         "MB": memory() | {name + "_most": max(p[name] for p in peaks or [memory()]) for name in ("RssAnon", "RssFile")},

@@ -1,7 +1,7 @@
 """What pre-training is worth, and what the changes since 2017 do: small models of the built-in grammar.
 
     python benchmarks/20_after.py pretraining [--seeds 0 1 2] [--out results/20-pretraining]
-    python benchmarks/20_after.py longer [--seeds 0 1] [--out results/20-longer]
+    python benchmarks/20_after.py longer [--seeds 0 1 2] [--out results/20-longer]
     python benchmarks/20_after.py changes [--seeds 0 1 2] [--out results/20-changes]
     python benchmarks/20_after.py changes --rate 0.012 --out results/20-changes-faster
 

@@ -4,7 +4,7 @@
 
 The book's Tatoeba model, in float32, and rounded to bytes as `annotated.page.to_page` writes it; sentences at equal
 distances from Tatoeba's test set. Python searches with the plain model, the engine in node with the exported script:
-outputs, scores, logits and attention weights are compared. Times are those of the processor in a thread, the encoder
+outputs, scores, logits and attention weights are compared. Times are those of all of node's threads, the encoder
 included: per token written, and for one sentence of twelve words, which a telephone must translate while one waits.
 Writes run.json and scores.json.
 """

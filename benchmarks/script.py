@@ -1,4 +1,4 @@
-"""What the programs here share: how they end, and how several share the work.
+"""What the programs here share: whose package they run, how they end, and how several share the work.
 
 Not a benchmark itself.
 """
@@ -7,11 +7,21 @@ import os
 import sys
 from pathlib import Path
 
+import annotated
+
+
+def check_package():
+    """Refuse to run another checkout's package: the record would name this one's commit."""
+    here, runs = Path(__file__).resolve().parent.parent, Path(annotated.__file__).resolve().parent
+    if runs.parent != here:
+        raise ValueError(f"the package that runs is {runs}, not the one beside the program: set PYTHONPATH={here}")
+
 
 def run(go, options):
     """Call go(options); the exit status: 0; 2: cannot be done, said in a line; 130: stopped."""
     name = Path(sys.argv[0]).stem
     try:
+        check_package()
         go(options)
     except (ValueError, OSError, FloatingPointError) as error:
         print(f"{name}: {error}", file=sys.stderr)

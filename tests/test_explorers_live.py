@@ -471,7 +471,7 @@ def test_heads_are_switched_by_keyboard(alive, width):  # noqa: F811
     text = page.get_by_role("textbox").input_value()
     decoder = [head for head in HEADS if head[0] == "decoder"]
     whole, less = without(text, []), without(text, decoder)
-    wanted = [whole[0], f"mean probability of a token {whole[1]:.2f}", less[0], f"mean probability of a token {less[1]:.2f}"]
+    wanted = [whole[0], f"geometric mean of its tokens' probabilities {whole[1]:.2f}", less[0], f"geometric mean of its tokens' probabilities {less[1]:.2f}"]
     assert result(page) == wanted
     assert untouched(page)
     buttons = page.locator(".readings button")
@@ -482,7 +482,7 @@ def test_heads_are_switched_by_keyboard(alive, width):  # noqa: F811
     answered(page)
     assert buttons.all_inner_texts() == ["on", *does[1:]]
     less = without(text, [*decoder, ("encoder", 0, 1)])
-    assert result(page)[2:] == [less[0], f"mean probability of a token {less[1]:.2f}"]
+    assert result(page)[2:] == [less[0], f"geometric mean of its tokens' probabilities {less[1]:.2f}"]
     for layer in range(1, SIZES.decoder_layers + 1):
         page.get_by_role("button", name=f"decoder, itself, layer {layer}").press("Enter")
         page.get_by_role("button", name=f"decoder to encoder, layer {layer}").press("Enter")

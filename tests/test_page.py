@@ -403,6 +403,10 @@ def test_the_search_finds_what_a_reader_means(browser, site, query):
     assert not [words for _, words in results if measure.RAW.search(words)]
 
 
+def test_a_word_that_every_object_of_javascript_has_does_not_stop_the_search(browser, site):
+    assert isinstance(measure.found(browser, site, "constructor"), list), "the search ends"
+
+
 SCRIPT = re.compile(r"<script\b([^>]*)>(.*?)</script>", re.S)
 DATA = re.compile(r"""\bdata-(?:maps|numbers|examples)=(?:'[^']*'|"[^"]*")""")
 

@@ -231,7 +231,9 @@ def test_the_maps_of_every_kind_layer_and_head(opened):
     draw = random.Random(0)
     for kind in ("encoder", "decoder", "cross"):
         page.check(f'input[value="{kind}"]')
-        for layer, head in draw.sample([(n, i) for n in range(2) for i in range(4)], 3):
+        depth = len(maps[kind])
+        assert page.locator(".choice", has_text="Layer").locator("input:enabled").count() == depth, "the stacks differ"
+        for layer, head in draw.sample([(n, i) for n in range(depth) for i in range(4)], 3):
             page.locator(".choice", has_text="Layer").locator(f'input[value="{layer}"]').check()
             page.locator(".choice", has_text="Head").locator(f'input[value="{head}"]').check()
             rows = page.eval_on_selector_all(".query", "found => found.map(e => [...e.querySelectorAll('rect')].map(r => +r.classList[1].slice(1)))")

@@ -11,7 +11,7 @@ if (typeof Search !== "undefined") {
 
   const words = text => {
     const plain = text.replace(/<[^>]*>/g, " ").toLowerCase().replace(/iz(e|ing|ation|ed)/g, "is$1");
-    const split = splitQuery(plain.replace(/-/g, " ")).flatMap(word => (same[word] ?? word).split(" "));
+    const split = splitQuery(plain.replace(/-/g, " ")).flatMap(word => (Object.hasOwn(same, word) ? same[word] : word).split(" "));
     const kept = split.filter(word => !stopwords.includes(word) && !/^\d+$/.test(word));
     return [...new Set((kept.length ? kept : split).map(word => stemmer.stemWord(word)))];
   };
@@ -48,6 +48,8 @@ if (typeof Search !== "undefined") {
 
   const plain = Search._performSearch;
   Search._performSearch = (query, ...rest) => {
+    for (const known of [Search._index.terms, Search._index.titleterms])  // a word that every object has of itself
+      if (!Object.hasOwn(known, "constructor")) known.constructor = [];
     const best = new Map();  // place -> its best result
     const ahead = own(query).sort((a, b) => a[4] - b[4]);
     for (const result of ahead) best.set(result[0] + result[2], result);

@@ -48,7 +48,7 @@ document.addEventListener("DOMContentLoaded", () => {
 // A page that is opened begins at its place even if that has moved since the browser went there; one that is read again,
 // or gone back to, begins where the reader was.
 function arriving({ type }) {
-  const place = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const place = document.querySelector(":target");
   touched &&= type === "load";
   if (!place || touched || innerWidth >= 1200) return;
   const opened = type === "load" && performance.getEntriesByType("navigation")[0]?.type === "navigate";

@@ -68,7 +68,8 @@
     const width = Math.max(left + CELL * keys.length + 6, 320);
     const picture = canvas(width, top + CELL * queries.length + 6, { group: "Attention weights: choose a query" }, columns, rows, ring);
     picture.setAttribute("role", "radiogroup");
-    picture.style.maxWidth = `${width}px`; // a short sentence is not blown up
+    picture.style.maxWidth = `${width}px`; // a short sentence is not blown up,
+    picture.style.minWidth = `${Math.round(0.85 * width)}px`; // and a long one is scrolled, not made too small to read
     return picture;
   }
 
@@ -83,14 +84,22 @@
     const output = el("output", { class: "translation" });
     const hint = el("p", { class: "hint" });
     const input = field({ label: "English sentence", value: host.dataset.first, max: 120, change: () => later() });
-    const kind = choice({ label: "Attention", options: KINDS, value: "cross", change: () => update() });
-    const most = Math.max(N, M);
-    const layer = choice({ label: "Layer", options: numbers(most), value: most - 1, change: () => update() });
+    const kind = choice({ label: "Attention", options: KINDS, value: "cross", change() {
+      fit();
+      update();
+    } });
+    const layer = choice({ label: "Layer", options: numbers(Math.max(N, M)), value: M - 1, change: () => update() });
     const head = choice({ label: "Head", options: { ...numbers(h), mean: "mean" }, value: "mean", change: () => update() });
 
+    function fit() { // the stacks may be of different depth
+      const depth = kind.value === "encoder" ? N : M;
+      layer.value = Math.min(Number(layer.value), depth - 1);
+      layer.querySelectorAll("input").forEach((input, i) => { input.disabled = i >= depth; });
+    }
+    fit();
+
     function show(focus = false) {
-      const layers = result.attention[kind.value];
-      const weights = matrix(layers[Math.min(Number(layer.value), layers.length - 1)], head.value);
+      const weights = matrix(result.attention[kind.value][layer.value], head.value);
       const both = names(result.tokens, kind.value);
       row = Math.min(row, both[0].length - 1);
       stage.replaceChildren(draw(weights, both, row, (t) => {
@@ -110,17 +119,18 @@
     async function translate() {
       control.abort(); // what was asked before is of no use any more
       control = new AbortController();
+      const { signal } = control, text = input.value;
       try {
         if (!result) output.textContent = "Fetching the model …";
         const model = await annotated.load(host.dataset.model);
-        result = await model.translate(input.value, { beam: 1, longest: 40, signal: control.signal });
+        result = await model.translate(text, { beam: 1, longest: 40, signal });
         output.textContent = result.text ? result.text + (result.cut ? " …" : "") : "Write an English sentence.";
         if (result.text) return show(stage.contains(document.activeElement));
         stage.replaceChildren();
         hint.textContent = "";
         say(output.textContent);
       } catch (error) {
-        if (error.name !== "AbortError") output.textContent = `It cannot be done here: ${error.message}.`;
+        if (!signal.aborted) output.textContent = `It cannot be done here: ${error.message}.`;
       }
     }
     const later = once(translate);

@@ -52,7 +52,7 @@
 
   /** Ask for a search; what is kept of the answer is what is shown. */
   async function search(model, text, { beam, alpha, signal }) {
-    const { text: said, source, steps, cut: left } = await model.translate(text, { beam, alpha, longest: LONGEST, signal });
+    const { text: said, source, steps, cut: left } = await model.translate(text, { beam, alpha, longest: LONGEST, top: beam + LISTED, signal });
     return { said, steps, limit: source.length + 50, vocab: model.config.vocab, beam, alpha, cut: left };
   }
 
@@ -125,7 +125,7 @@
   function build(root, say) {
     let found = globalThis.annotated.first.beam, step = START.step;
     const stage = el("div", { class: "tree", tabindex: 0, role: "region", "aria-label": "The tree of the search" });
-    const below = el("div", { class: "below" }), where = el("output", { class: "where" });
+    const below = el("div", { class: "below" }), where = el("output", { class: "where", "aria-live": "off" }); // say() says it
     const width = slider({ label: "Beam width k", min: 1, max: 8, value: START.beam, change: () => line.again() });
     const alpha = slider({ label: "Length penalty \u03b1", min: 0, max: 2, step: 0.1, value: START.alpha, show: (x) => words(x, 1), change: () => line.again() });
     const line = sentence({

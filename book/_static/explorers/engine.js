@@ -655,6 +655,7 @@ async function begin(name, from) {
   const model = new Model(name, file);
   model.send = await hire((message) => model.receive(message));
   await model.ask("load", [file]);
+  delete annotated.weights[name]; // who computes has read them
   return model;
 }
 

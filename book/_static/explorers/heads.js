@@ -73,7 +73,7 @@
       weights[head].forEach((row, i) => row.forEach((w, s) => {
         const { ground, text } = grid[i][s];
         set(ground, { class: shade(w) });
-        set(text, { class: w > 0.55 ? "under" : "on" });
+        set(text, { class: w < 0.45 ? "on" : "under" });
         write(text, words(w).replace(/^0/, "").replace("1.00", "1"));
       }));
       set(frame, { y: MAP + 20 + t * 26 });

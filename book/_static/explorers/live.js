@@ -22,7 +22,7 @@
    * ask(model, text, signal) puts the question, show(answer) its answer; again() asks once more, because a control has
    * changed. A question that a later one overtakes is called off. Nothing is fetched before the first question.
    */
-  function sentence({ root, value, ask, show, say, name = MODEL }) {
+  function sentence({ root, value, ask, show, say, fail = () => {}, name = MODEL }) {
     const status = el("p", { class: "status" });
     const input = field({ label: "English sentence", value, max: 160, change: () => again() });
     let control = new AbortController();
@@ -32,7 +32,7 @@
       control = new AbortController();
       const { signal } = control, text = input.value;
       root.classList.add("waiting");
-      if (!text.trim()) {
+      if (!/[^\s\x1c-\x1f\x85\u2581]/u.test(text)) { // nothing that the engine would read
         status.textContent = "Write an English sentence.";
         say(status.textContent);
         return;
@@ -48,7 +48,8 @@
         status.textContent = answer.cut ? `It reads the first ${LONGEST} tokens only.` : "";
         show(answer);
       } catch (error) {
-        if (error.name === "AbortError") return;
+        if (signal.aborted) return;
+        fail();
         status.textContent = `It cannot be done here: ${error.message}.`;
         say(status.textContent);
       }

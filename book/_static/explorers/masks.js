@@ -146,7 +146,7 @@
           ground.setAttribute("class", may ? shade(weights[s]) : "empty");
           hatch.setAttribute("fill", hidden && hidden !== "later" ? "url(#mask-padding)" : "none");
           also.setAttribute("fill", hidden && hidden !== "padding" ? "url(#mask-later)" : "none");
-          text.setAttribute("class", may ? (weights[s] > 0.55 ? "under" : "on") : "");
+          text.setAttribute("class", may ? (weights[s] < 0.45 ? "on" : "under") : "");
           text.textContent = may ? words(weights[s]).replace(/^0/, "").replace("1.00", "1") : "0";
           box.setAttribute("aria-checked", may);
           box.setAttribute("aria-label", `${queries[t]} may look at ${keys[s]}, place ${s}: weight ${words(weights[s])}`);

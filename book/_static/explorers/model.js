@@ -88,6 +88,7 @@
     let found = globalThis.annotated.first.model;
     const state = { ...START };
     delete state.text;
+    let drawn = { ...state }; // what is to be seen
     const { drawing, parts } = figure(still, (box) => choose(box));
     const where = el("p", { class: "verdict" }), panel = el("div", { class: "panel" }), choices = el("div");
     const line = sentence({
@@ -97,10 +98,17 @@
         state.step = Math.min(state.step, found.steps.length);
         draw();
       },
+      fail: () => { // the controls go back to what is to be seen
+        steps.halt();
+        Object.assign(state, drawn);
+        offer();
+        draw();
+      },
     });
 
     function draw() {
       if (!has(found, state)) return line.again(); // the model has not been asked for this yet
+      drawn = { ...state };
       const { box, part, layer, head, step } = state, { shape, sizes, labels, columns, rows } = look(found, state);
       for (const [name, group] of Object.entries(parts)) {
         group.setAttribute("aria-pressed", name === box);

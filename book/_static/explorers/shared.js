@@ -215,7 +215,7 @@
   /** A range input with its label and its number: slider({ label, min, max, step, value, show, change }). */
   function slider({ label, min, max, step = 1, value, show = String, change = () => {} }) {
     const id = fresh();
-    const output = el("output", { for: id }, show(value));
+    const output = el("output", { for: id, "aria-live": "off" }, show(value)); // the input says it
     const input = el("input", { type: "range", id, min, max, step, value });
     const told = () => {
       const words = show(input.valueAsNumber);

@@ -91,7 +91,7 @@
     const names = Array.from({ length: layers * h }, (_, i) => [Math.floor(i / h), i % h]);
     let control = new AbortController(), result = null, head = null;
 
-    const output = el("output", { class: "translation", lang: "de" }, host.dataset.first ?? "");
+    const output = el("output", { class: "translation", lang: "de", "aria-live": "off" }, host.dataset.first ?? ""); // say() says it, once it rests
     const hint = el("p", { class: "hint" });
     const stage = el("div", { class: "stage" }, ...Array.from(still.childNodes, (node) => node.cloneNode(true)));
     const reference = el("p", { class: "reference" });
@@ -124,7 +124,7 @@
       control = new AbortController();
       const { signal } = control;
       try {
-        if (!result) output.textContent = "Fetching the model …";
+        if (!result) say(output.textContent = "Fetching the model …");
         const model = await annotated.load(host.dataset.model);
         const found = await model.translate(input.value, { beam: Number(width.value), longest: 40, signal });
         result = found;
@@ -134,7 +134,9 @@
         reference.textContent = known ? `A person wrote: ${known.reference}` : "";
         show();
       } catch (error) {
-        if (error.name !== "AbortError") output.textContent = `It cannot be done here: ${error.message}.`;
+        if (signal.aborted) return;
+        output.textContent = `It cannot be done here: ${error.message}.`;
+        say(output.textContent);
       }
     }
     const later = once(translate);

@@ -54,7 +54,7 @@
       const [before, after] = [whole.said, less.said].map((x) => x.split(" "));
       const kept = common(before, after), n = boxes.filter((box) => !box.checked).length;
       const said = (title, sure, ...text) => el("div", {},
-        el("dt", {}, title), el("dd", { lang: "de" }, text.flat()), el("dd", { class: "sure" }, `mean probability of a token ${words(sure)}`));
+        el("dt", {}, title), el("dd", { lang: "de" }, text.flat()), el("dd", { class: "sure" }, `geometric mean of its tokens' probabilities ${words(sure)}`));
       result.replaceChildren(el("dl", {},
         said("With all heads", whole.sure, whole.said),
         said(`Without ${n} of ${boxes.length} heads`, less.sure,
