@@ -87,6 +87,15 @@ def reason(report) -> str:
 
 
 @pytest.fixture
+def few_pairs(monkeypatch):
+    """The corpus of the grammar with some hundred pairs, for what only has to have one: the whole takes seconds."""
+    from annotated import corpora
+    from annotated.grammar import grammar_corpus
+
+    monkeypatch.setattr(corpora, "grammar_corpus", lambda: grammar_corpus(300, 20, 20))
+
+
+@pytest.fixture
 def book(tmp_path):
     """An empty book in a temporary folder; `book(name, text)` writes a chapter and returns its path."""
     for folder in ("book", "annotated", "notebooks", "results"):

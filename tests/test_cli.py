@@ -23,6 +23,7 @@ import warm
 from annotated import cli, corpora
 from annotated.data import Batches, Corpus, Subwords, Words, make_batch
 from annotated.decoding import load, save
+from annotated.evaluation import bleu
 from annotated.files import file_lock, resumable_output, sha256_of
 from annotated.grammar import grammar_corpus
 from annotated.optimization import label_smoothed_loss
@@ -245,6 +246,44 @@ def test_int8_reaches_the_model_and_stands_in_the_scores(wanted, called, fake, t
     assert json.loads((tmp_path / "scores" / "scores.json").read_text()).get("int8", False) == wanted
 
 
+def test_width_penalty_part_and_threads_reach_what_they_are_for(called, fake, tmp_path, monkeypatch):
+    made, asked, threads = cli._load(fake, "cpu"), [], []
+    made.translate = lambda lines, beam=4, alpha=0.6, progress=True: asked.append((beam, alpha)) or lines
+    made.n_best = lambda lines, k, beam=4, alpha=0.6, progress=True: asked.append((beam, alpha)) or [[(0.0, line)] * k for line in lines]
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    monkeypatch.setattr(cli, "load_corpus", lambda name: Corpus(name, [("a", "b")], [("c", "d")], [("e", "f")], "ours", {}))
+    how = "--model", fake, "--beam", 3, "--alpha", 0.25, "--threads", 5
+    for command in (["translate"], ["translate", "--n-best", 2], ["evaluate", "--corpus", "one"], ["evaluate", "--corpus", "one", "--split", "validation"]):
+        out = ["--out", tmp_path / str(len(asked))] if "evaluate" in command else []
+        assert called(*command, *how, *out, stdin=b"g\n")[0] == 0
+    assert asked == [(3, 0.25)] * 4 and threads == [5] * 4
+    assert [(tmp_path / name / "outputs.txt").read_text() for name in "23"] == ["e\n", "c\n"]
+
+
+def test_the_speed_that_is_asked_for_is_given(monkeypatch):
+    from annotated import distributed
+
+    asked = []
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setattr(distributed, "_fast_backend", lambda *given: asked.append(given))
+    for more in (["--fast"], ["--precision", "bfloat16"], ["--compile"]):
+        cli._backend_for(cli._make_parser().parse_args(["train", "--out", "x", "--device", "cpu", *more]))
+    assert asked == [("cpu", None, False, Path("x")), ("cpu", "bfloat16", False, Path("x")), ("cpu", None, True, Path("x"))]
+
+
+def test_what_is_scored_at_the_end_is_held_out_and_the_seed_decides_the_batches(text, tmp_path, called, monkeypatch):
+    (tmp_path / "vs").write_text("the dog sees the dog\n")
+    (tmp_path / "vt").write_text("die Hündin sieht die Hündin\n")
+    scored, score, made = [], cli._score, []
+    monkeypatch.setattr(cli, "_score", lambda translator, pairs, *more: scored.extend(pairs) or score(translator, pairs, *more))
+    monkeypatch.setattr(cli, "Batches", lambda *given: made.append(Batches(*given)) or made[-1])
+    files = "--source", text / "train.en", "--target", text / "train.de", "--valid-source", tmp_path / "vs", "--valid-target", tmp_path / "vt"
+    status, _, said = called("train", *files, *SIZES, "--steps", 1, "--seed", 7, "--out", tmp_path / "out")
+    assert status == 0, said
+    assert scored == [("the dog sees the dog", "die Hündin sieht die Hündin")]
+    assert [batches.seed for batches in made] == [7]
+
+
 @pytest.mark.parametrize("command", ["translate", "evaluate"])
 def test_int8_for_a_recurrent_model_is_refused_in_one_line(command, called, tmp_path):
     words = Words(["a", "b"])
@@ -255,7 +294,7 @@ def test_int8_for_a_recurrent_model_is_refused_in_one_line(command, called, tmp_
     assert status == 2 and not out and said.count("\n") == 1 and "int8 is for a Transformer" in said
 
 
-@pytest.mark.parametrize("change", ["beam", "int8", "input", "model", "part", "note", "nothing"])
+@pytest.mark.parametrize("change", ["beam", "alpha", "int8", "input", "model", "part", "note", "nothing"])
 def test_only_the_same_job_is_gone_on_with(tmp_path, called, fake, change):
     (tmp_path / "in").write_text("a\nb\nc\n")
     arguments = ["translate", "--model", fake, "--input", tmp_path / "in", "--output", tmp_path / "out", "--window", 1]
@@ -274,8 +313,8 @@ def test_only_the_same_job_is_gone_on_with(tmp_path, called, fake, change):
         assert called(*arguments)[0] == 130
     part, note = tmp_path / "out.part", tmp_path / "out.part.json"
     assert part.read_text() == "a\nb\n"
-    if change == "beam":
-        arguments += ["--beam", "2"]
+    if change in ("beam", "alpha"):
+        arguments += [f"--{change}", "2"]
     elif change == "int8":
         arguments += ["--int8"]
     elif change == "input":
@@ -656,9 +695,11 @@ def test_evaluate_prints_the_score_with_its_signature(model, text, tmp_path, cal
     arguments = ["evaluate", "--model", model, "--source", text / "train.en", "--target", text / "train.de"]
     status, out, _ = called(*arguments, "--out", tmp_path)
     assert status == 0 and "BLEU" in out and "chrF" in out and "nrefs:1|case:mixed" in out
-    scores = json.loads((tmp_path / "scores.json").read_text())
-    assert scores["sentences"] == 32 == len((tmp_path / "outputs.txt").read_text().splitlines())
-    assert scores["bleu"] > 30  # it was trained on these, for a moment
+    scores, written = json.loads((tmp_path / "scores.json").read_text()), (tmp_path / "outputs.txt").read_text().splitlines()
+    assert scores["sentences"] == 32 and written == load(model).translate((text / "train.en").read_text().splitlines())
+    assert scores["bleu"] == round(bleu(written, (text / "train.de").read_text().splitlines())[0], 2)
+    losses = [line["loss"] for line in map(json.loads, (model / "log.jsonl").read_text().splitlines()) if "loss" in line]
+    assert losses[-1] < 0.5 * losses[0]  # for a moment it has learned; the score of such a model is luck
     status, out, _ = called(*arguments, "--tokenize", "char", "--lowercase", "--beam", 1)
     assert status == 0 and "case:lc" in out and "tok:char" in out and "beam 1" in out
 

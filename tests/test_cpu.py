@@ -304,7 +304,7 @@ SHORT = "train --corpus grammar --preset tiny --d_model 16 --d_ff 16 --h 2 --ste
 
 
 @pytest.mark.parametrize("options, line", [([], True), (["--plain"], False), (["--output_bias", "true"], False)])
-def test_the_command_line_says_how_it_trains(options, line, tmp_path, capsys):
+def test_the_command_line_says_how_it_trains(options, line, tmp_path, capsys, few_pairs):
     assert main([*SHORT.split(), "--device", "cpu", "--out", str(tmp_path / "model"), *options]) == 0
     assert ("without padding" in capsys.readouterr().err) == line
     notes = json.loads((list_checkpoints(tmp_path / "model")[-1] / "progress.json").read_text())["notes"]

@@ -248,12 +248,12 @@ def test_the_n_best_are_sorted_distinct_and_ended(kind, seed, stop):
 def test_a_sentence_does_not_depend_on_its_batch(kind, seed, beam):
     model = random_model(kind, seed)
     source = random_sources(model, seed, B=7)
-    expected = [hypotheses(model, alone(model, source, row), beam)[0] for row in range(7)]
+    expected = [hypotheses(model, alone(model, source, row), beam, max_len=12)[0] for row in range(7)]
     padded = torch.cat([source, torch.full((7, 3), model.config.pad)], 1)
     order = torch.randperm(7, generator=torch.Generator().manual_seed(seed)).tolist()
     for batch, rows in ((source, range(7)), (padded, range(7)), (source[order], order), (source[2:4], (2, 3))):
-        by_greedy = greedy(model, batch)
-        for found, first, row in zip(hypotheses(model, batch, beam), by_greedy, rows, strict=True):
+        by_greedy = greedy(model, batch, max_len=12)
+        for found, first, row in zip(hypotheses(model, batch, beam, max_len=12), by_greedy, rows, strict=True):
             assert_same(found, expected[row])
             assert beam > 1 or found[0][0] == first
 
@@ -461,6 +461,13 @@ def test_lines_keep_their_number_and_order(translator):
     assert together == [translator.translate([line])[0] for line in lines]
     assert [bool(text) for text in together] == [bool(line.strip()) or bool(text) for line, text in zip(lines, together, strict=True)]
     assert together[1] == together[3] == together[5] == ""
+
+
+def test_a_batch_of_pieces_keeps_its_budget(translator, monkeypatch):
+    seen, search = [], Translator.search
+    monkeypatch.setattr(Translator, "search", lambda self, batch, **how: seen.append([len(ids) for ids in batch]) or search(self, batch, **how))
+    translator.translate(["the man"] * 5 + ["man"] * 3 + ["the man sleeps ."], beam=1, tokens=12)
+    assert seen == [[5, 3], [3, 3, 3, 3], [2, 2, 2]]  # places, padding included: 10, 12 and 6
 
 
 def test_strange_lines_give_a_line_each(translator):

@@ -753,7 +753,7 @@ def test_make_gpu_installs_nothing_where_torch_is_there(here, installs, tmp_path
     assert said.splitlines()[-1].split()[1] == (f"{tmp_path}/venv/bin/python" if installs else here)
 
 
-def test_make_gpu_checks_climbs_and_trains(program, tmp_path, monkeypatch, capsys):
+def test_make_gpu_checks_climbs_and_trains(program, tmp_path, monkeypatch, capsys, few_pairs):
     module, call = program("14_gpu")
     steps = []
 

@@ -12,6 +12,8 @@ import torch
 from annotated import parsing
 from annotated.data import pad_batch
 from annotated.decoding import beam_search, greedy, hypotheses
+from annotated.figures import attention_maps
+from annotated.files import sha256_of
 from annotated.grammar import grammar_examples
 from annotated.parsing import (
     WellFormed,
@@ -320,6 +322,18 @@ def test_registered_treebanks_without_data(monkeypatch, tmp_path):
         load_treebank("treebank-genia")
 
 
+def test_a_registered_treebank_is_read_part_by_part(monkeypatch, tmp_path):
+    trees = {"train": "( (S (NP-SBJ (NN a)) (-NONE- *)) )\n(S (NN b))", "dev": "(S (NN c))"}
+    files = {name: lzma.compress(text.encode()) for name, text in trees.items()}
+    table = "".join(f"{name} {len(content)} {sha256_of(content)}\n" for name, content in files.items())
+    monkeypatch.setitem(parsing.TREEBANKS, "some", parsing._treebank("some", "https://a.b", "free", table))
+    monkeypatch.setenv("ANNOTATED_DATA", str(tmp_path))
+    (tmp_path / "some").mkdir()
+    for name, content in files.items():
+        (tmp_path / "some" / f"{name}.mrg.xz").write_bytes(content)
+    assert load_treebank("some") == {"train": ["(S (NP (NN a)))", "(S (NN b))"], "dev": ["(S (NN c))"]}
+
+
 # ---- baseline, vocabularies
 
 
@@ -417,6 +431,10 @@ def test_side_by_side_starts_on_the_diagonal():
         assert torch.equal(layer.cross_attention.W_K.weight, layer.cross_attention.W_Q.weight)
         assert not torch.equal(layer.self_attention.W_K.weight, layer.self_attention.W_Q.weight)
     assert all(parameter.requires_grad for parameter in model.parameters())
+    torch.manual_seed(0)
+    plain, (source, target) = Transformer(config), (torch.randint(4, vocab, (5, 9)) for vocab in (70, 50))
+    own = [attention_maps(one, source, target)["cross"].diagonal(dim1=-2, dim2=-1).mean() for one in (plain, model)]
+    assert own[0] < 0.15 and 0.3 < own[1], "a position looks at the one with its own number, of nine"
 
 
 # ---- real treebanks

@@ -207,7 +207,7 @@ def test_adams_constants_are_handed_on():
 SHORT = "train --corpus grammar --preset quick --N 1 --N_decoder 1 --d_model 16 --d_ff 16 --h 2 --device cpu --steps 6 --warmup 2 --source_tokens 300 --target_tokens 300 --save_every 3 --score 0"
 
 
-def test_the_command_line_trains_so_goes_on_and_refuses_another_end(tmp_path, capsys):
+def test_the_command_line_trains_so_goes_on_and_refuses_another_end(tmp_path, capsys, few_pairs):
     command = [*SHORT.split(), "--out", str(tmp_path / "model")]
     assert main(command) == 0
     run = json.loads((tmp_path / "model" / "run.json").read_text())
@@ -227,7 +227,7 @@ def test_the_command_line_trains_so_goes_on_and_refuses_another_end(tmp_path, ca
     assert not (tmp_path / "fast").exists()
 
 
-def test_a_folder_of_before_there_was_a_choice_goes_on(tmp_path, capsys):
+def test_a_folder_of_before_there_was_a_choice_goes_on(tmp_path, capsys, few_pairs):
     command = [*SHORT.split(), "--preset", "tiny", "--out", str(tmp_path / "model")]
     assert main(command) == 0
     path = tmp_path / "model" / "run.json"

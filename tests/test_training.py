@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from annotated import training
 from annotated.data import make_batch
-from annotated.optimization import label_smoothed_loss, learning_rate, optimizer
+from annotated.optimization import learning_rate, optimizer
 from annotated.training import (
     Recipe,
     Run,
@@ -90,30 +90,6 @@ def test_the_rate_moves_once_an_update_whatever_is_accumulated():
     for accumulate in (1, 3):
         log = train(tiny_model(), Recipe(steps=7, warmup=3, accumulate=accumulate), some_batches)
         assert [line["rate"] for line in log] == [learning_rate(step, 8, 3) for step in range(1, 8)]
-
-
-def test_loss_is_torchs_and_ignores_padding():
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(3, 5, 7, generator=generator, dtype=torch.float64)
-    target = torch.randint(1, 7, (3, 5), generator=generator)
-    target[:, 3:] = 0
-    by_hand = 0.0
-    log_p = logits.log_softmax(-1)
-    for row, column in (target != 0).nonzero().tolist():
-        smooth = torch.full((7,), 0.1 / 7, dtype=torch.float64)
-        smooth[target[row, column]] += 0.9
-        by_hand -= (smooth * log_p[row, column]).sum().item()
-    assert label_smoothed_loss(logits, target, 0.1, reduction="sum").item() == pytest.approx(by_hand, rel=1e-5)
-    assert label_smoothed_loss(logits, target, 0.1).item() == pytest.approx(by_hand / 9, rel=1e-5)
-
-
-def test_the_rate_peaks_at_the_end_of_the_warmup():
-    rates = [learning_rate(step, 512, 4000) for step in range(1, 20_001)]
-    assert rates.index(max(rates)) + 1 == 4000
-    assert rates[15_999] == pytest.approx(rates[3_999] / 2)
-    assert rates[1_999] == pytest.approx(rates[3_999] / 2)
-    with pytest.raises(ValueError, match="count from 1"):
-        learning_rate(0)
 
 
 def test_the_stream_goes_on_in_the_middle_of_an_epoch():
@@ -509,6 +485,14 @@ def stop_at(model, folder, step):
     if json.loads((folder / "log.jsonl").read_text().splitlines()[-1])["step"] == step:
         raise RuntimeError("enough")
     return {"held_out": 1.5}
+
+
+def test_a_training_that_goes_on_counts_its_seconds_on(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path, lambda model: signal.raise_signal(signal.SIGINT) or {"held_out": 1.5})
+    log = tmp_path / "log.jsonl"
+    log.write_text(re.sub(r'"seconds": \d+', '"seconds": 1000', log.read_text()))
+    assert [line["seconds"] >= 1000 for line in go(tmp_path) if "seconds" in line] == [True] * 3
 
 
 def test_two_damaged_checkpoints_stop_it_and_stay(tmp_path):
