@@ -431,17 +431,20 @@ _MARK = ".training"
 
 _PREPARED = ("tokens", Words.filename, Subwords.filename)
 
+_MADE = ("scores.json", "model.safetensors", "config.json", "README.md")
+
 
 def _check_folder(folder):
     """Refuse a training folder that is a file, or holds what no training has written."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, not a folder: choose another --out")
     if (folder / "run.json").exists():
-        if (folder / "scores.json").exists() and not _has_weights(folder):
-            raise ValueError(f"{folder} holds the scores of a run, which would be lost, "
-                             "and no model: choose another --out")
+        found = [] if list_checkpoints(folder) else [n for n in _MADE if (folder / n).exists()]
+        if found:
+            raise ValueError(f"{folder} holds {found[0]}, which would be lost, and no checkpoint "
+                             "to go on from: choose another --out")
         return
-    names = "README.md config.json model.safetensors checkpoints log.jsonl scores.json".split()
+    names = (*_MADE, "checkpoints", "log.jsonl")
     found = [path.name for name in (*names, *_PREPARED) for path in folder.glob(name)]
     if found:
         what = f"{folder} is no training folder, but holds {found[0]}"

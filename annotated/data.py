@@ -63,7 +63,7 @@ class Words:
         words: the words, without the four markers; their order gives identifiers from 4 on.
 
     Raises:
-        ValueError: a word occurs twice, is a marker, or has a line feed in it.
+        ValueError: a word occurs twice, is empty or a marker, or has a line feed in it.
     """
 
     filename = "words.txt"
@@ -71,8 +71,9 @@ class Words:
 
     def __init__(self, words: Iterable[str]):
         self.words = [*self.markers, *words]
-        if len(set(self.words)) < len(self.words) or any("\n" in word for word in self.words):
-            raise ValueError("words must be different, none a marker or with a line feed in it")
+        wrong = any(not word or "\n" in word for word in self.words)
+        if wrong or len(set(self.words)) < len(self.words):
+            raise ValueError("words must be different, none empty, a marker or with a line feed")
         self.ids = {word: i for i, word in enumerate(self.words) if i >= len(self.markers)}
 
     @classmethod

@@ -580,7 +580,7 @@ def unpadded_attention(
     keys = mask.keys.spread(K)  # (B, h, S, d_k)
     values = mask.keys.spread(V)  # (B, h, S, d_v)
     # Under the causal mask no real query sees padding, which stands at the end.
-    seen = None if mask.causal else mask.keys.real[:, None, None]  # (B, 1, 1, S)
+    seen = None if mask.causal else _aligned(mask.keys.real[:, None, None])  # (B, 1, 1, S)
     out = _attend(rows, keys, values, seen, dropout, mask.causal)
     return mask.queries.pack(out)  # (1, h, n, d_v)
 

@@ -25,6 +25,7 @@ from annotated.decoding import (
     _check_device,
     _check_layers,
     _check_logits,
+    _check_memory,
     _check_vocabulary,
     _evaluating,
     _select,
@@ -160,12 +161,14 @@ def _read_weights(folder):
     """The tensors of a model folder by name, in float32; no code in the file is executed.
 
     Raises:
-        ValueError: there is no file of weights, or it is damaged or holds something else.
+        ValueError: there is no file of weights, it is damaged or holds something else, or
+            it takes more memory than there is.
     """
     legacy = partial(torch.load, map_location="cpu", weights_only=True)
     for name, read in (("model.safetensors", load_file), ("pytorch_model.bin", legacy)):
         path = Path(folder, name)
         if path.is_file():
+            _check_memory(f"{path}", path.stat().st_size // 4, copies=2)  # the file, and float32
             try:
                 _check_packing(path)
                 return _as_floats(read(path), path)

@@ -12,14 +12,13 @@ Writes run.json and scores.json, after each search.
 """
 
 import argparse
-import tempfile
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 
 import on_gpu
 import torch
-from peers import Endless, EndlessTransformer, ctranslate2_folder, marian, of_marian, of_ours, summary, take_turns
+from peers import CTranslate2, Endless, EndlessTransformer, marian, of_marian, of_ours, summary, take_turns
 
 from annotated.gpu import fuse
 from annotated.graphs import CudaGraphDecoder, compile_steps
@@ -58,12 +57,9 @@ def one_at_a_time(model, length, source, beam):
     return [of_ours(model, length, one, beam)[0] for one in source[:FEW].split(1)]
 
 
-def of_ctranslate2(translator, names, length, source, beam):
+def of_ctranslate2(translator, length, source, beam):
     rules = {"beam_size": beam, "length_penalty": 0.0, "max_batch_size": len(source)}
-    lines = [[names[i] for i in row] for row in source.tolist()]
-    made = translator.translate_batch(lines, min_decoding_length=length, max_decoding_length=length, **rules)
-    ids = {name: i for i, name in enumerate(names)}
-    return [[ids[token] for token in result.hypotheses[0]] for result in made]
+    return translator(source.tolist(), min_decoding_length=length, max_decoding_length=length, **rules)
 
 
 def sides(model, options):
@@ -85,15 +81,11 @@ def sides(model, options):
     except ImportError as error:
         missing["MarianMT"] = str(error)
     try:
-        import ctranslate2
-
         kind = torch.device(device).type
-        with tempfile.TemporaryDirectory() as folder:
-            names = ctranslate2_folder(model, folder)
-            for precision in ("float32", *(["bfloat16"] if kind == "cuda" else [])):
-                translator = ctranslate2.Translator(folder, device=kind, compute_type=precision)
-                name = "CTranslate2" + ("" if precision == "float32" else ", bfloat16")
-                found[name] = partial(of_ctranslate2, translator, names, length)
+        for precision in ("float32", *(["bfloat16"] if kind == "cuda" else [])):
+            translator = CTranslate2(model, precision, torch.get_num_threads(), kind)
+            name = "CTranslate2" + ("" if precision == "float32" else ", bfloat16")
+            found[name] = partial(of_ctranslate2, translator, length)
     except (ImportError, RuntimeError, ValueError) as error:
         missing["CTranslate2"] = str(error)[:300]
     return found, missing

@@ -59,7 +59,11 @@ RUNGS = {
     "CUDA graphs": {"record": True},
 }
 # Beside the ladder: CUDA graphs without the compiler, and batches without padding, which have no fixed shape.
-ASIDE = {"CUDA graphs, not compiled": {"static": True, "record": True}, "no padding": {"unpadded": True}}
+ASIDE = {
+    "CUDA graphs, not compiled": {"static": True, "record": True},
+    "no padding": {"unpadded": True},
+    "no padding, compiled layers": {"unpadded": True, "compile": True},
+}
 
 
 def rungs_of(device):

@@ -255,12 +255,12 @@ class CTranslate2:
     two threads then take nearly as long as one. Sending the lines to and fro counts as its time.
     """
 
-    def __init__(self, model, kind, threads, **more):
+    def __init__(self, model, kind, threads, device="cpu", **more):
         self.folder = tempfile.TemporaryDirectory()
         self.names = ctranslate2_folder(model, self.folder.name, **more)
         self.ids = {name: i for i, name in enumerate(self.names)}
         spawn = multiprocessing.get_context("spawn")
-        self.pool = ProcessPoolExecutor(1, spawn, _open_translator, (self.folder.name, kind, threads))
+        self.pool = ProcessPoolExecutor(1, spawn, _open_translator, (self.folder.name, kind, threads, device))
 
     def __call__(self, lines, **rules):
         """The best translation of each line, identifiers to identifiers."""
@@ -268,12 +268,12 @@ class CTranslate2:
         return [[self.ids[piece] for piece in made] for made in self.pool.submit(_best, pieces, rules).result()]
 
 
-def _open_translator(folder, kind, threads):
+def _open_translator(folder, kind, threads, device):
     global _translator  # of this process
     import ctranslate2
 
     keep_memory()
-    _translator = ctranslate2.Translator(folder, compute_type=kind, intra_threads=threads)
+    _translator = ctranslate2.Translator(folder, device=device, compute_type=kind, intra_threads=threads)
 
 
 def _best(lines, rules):

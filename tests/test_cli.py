@@ -1096,14 +1096,40 @@ def test_a_training_that_is_refused_leaves_the_folder_as_it_was(text, tmp_path, 
     assert status == 2 and "holds words.txt, which would be lost" in said and (tmp_path / "out" / "words.txt").read_text() == "mine"
 
 
-def test_a_finished_record_without_weights_is_not_begun_anew(tmp_path, called):
-    record = ROOT / "results/multi30k-cpu"
+@pytest.mark.parametrize("name, held", [("multi30k-cpu", "scores.json"), ("grammar-tiny", "scores.json")])
+def test_a_finished_record_is_not_begun_anew(tmp_path, name, held):
+    record = ROOT / "results" / name
     shutil.copytree(record, tmp_path / "out")
     before = contents(tmp_path / "out")
-    assert {"run.json", "scores.json", "log.jsonl"} <= {path.name for path in record.iterdir()} and not list(record.glob("*.safetensors"))
-    with pytest.raises(ValueError, match="holds the scores of a run, which would be lost, and no model: choose another --out"):
+    assert {"run.json", "log.jsonl", held} <= {path.name for path in record.iterdir()}
+    with pytest.raises(ValueError, match=f"holds {held}, which would be lost, and no checkpoint to go on from: choose another --out"):
         cli._check_folder(tmp_path / "out")
     assert contents(tmp_path / "out") == before
+
+
+def test_a_finished_training_whose_checkpoints_are_gone_keeps_its_log_and_model(text, tmp_path, called):
+    files = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, "--steps", 2, "--score", 0, "--out", tmp_path / "out"]
+    assert called(*files)[0] == 0
+    shutil.rmtree(tmp_path / "out" / "checkpoints")
+    before = contents(tmp_path / "out")
+    status, _, said = called(*files)
+    assert status == 2 and "holds model.safetensors, which would be lost" in said and contents(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("mine", ["README.md", "config.json", "model.safetensors", "scores.json"])
+def test_what_a_user_puts_into_the_folder_of_a_run_without_a_checkpoint_stays(text, tmp_path, called, monkeypatch, mine):
+    def full(*_):
+        raise MemoryError("no memory for a batch")
+
+    files = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, "--steps", 2, "--score", 0, "--out", tmp_path / "out"]
+    with monkeypatch.context() as patched:
+        patched.setattr(cli, "_learn", full)
+        with suppress(MemoryError):
+            assert called(*files)[0] != 0
+    assert (tmp_path / "out" / "run.json").exists()
+    (tmp_path / "out" / mine).write_text("mine")
+    status, _, said = called(*files)
+    assert status == 2 and f"holds {mine}, which would be lost" in said and (tmp_path / "out" / mine).read_text() == "mine"
 
 
 def test_a_model_from_before_a_field_came_is_still_the_same_run():

@@ -292,9 +292,9 @@ def test_components():
     assert _connected_components([a, d, c, b, e]) == [[a, c, b], [d, e]]
 
 
-@pytest.mark.parametrize("words", [["a\nb"], ["a", "a"], ["<pad>"]])
+@pytest.mark.parametrize("words", [["a\nb"], ["a", "a"], ["<pad>"], [""]])
 def test_words_that_a_file_could_not_hold_are_refused(words):
-    with pytest.raises(ValueError, match="words must be different, none a marker or with a line feed"):
+    with pytest.raises(ValueError, match="words must be different, none empty, a marker or with a line feed"):
         Words(words)
 
 

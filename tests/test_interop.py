@@ -19,8 +19,7 @@ from shapes import checked, unseen
 from torch import nn
 
 import annotated
-import annotated.interop as interop
-from annotated import cli
+from annotated import cli, decoding, interop
 from annotated.data import Subwords, Words, _train_subwords
 from annotated.decoding import greedy, packed
 from annotated.grammar import grammar_corpus
@@ -100,6 +99,16 @@ def without_filling(rows, outputs, pad):
 def pair(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("marian")
     return published(folder, **MODELS[request.param]), from_marian(folder), _read_generation(folder)
+
+
+def test_weights_that_no_memory_holds_are_refused_by_the_size_of_their_file(tmp_path, monkeypatch):
+    published(tmp_path, **next(iter(MODELS.values())))
+    size = next(path for path in tmp_path.iterdir() if path.name in ("model.safetensors", "pytorch_model.bin")).stat().st_size
+    from_marian(tmp_path)
+    monkeypatch.setattr(decoding, "_machine_memory", lambda: 2 * size - 8)
+    monkeypatch.setattr(interop, "load_file", lambda path: pytest.fail("the file was read"))
+    with pytest.raises(ValueError, match=r"takes [\d.]+ GB of memory, and this machine has [\d.]+: take a smaller model"):
+        from_marian(tmp_path)
 
 
 def test_logits_are_theirs(pair):
