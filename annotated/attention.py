@@ -15,15 +15,15 @@ __all__ = ["attention_weights", "scaled_dot_product_attention", "masked_softmax"
 
 
 def attention_weights(Q: Tensor, K: Tensor, mask: Tensor | None = None) -> Tensor:
-    """How much each query looks at each key (section 3.2.1, the softmax of Eq. 1).
+    """How much each query attends to each key (section 3.2.1, the softmax of Eq. 1).
 
     Args:
         Q: queries, (..., T, d_k).
         K: keys, (..., S, d_k).
-        mask: boolean, broadcasts to (..., T, S); True = may look.
+        mask: boolean, broadcasts to (..., T, S); True = may attend.
 
     Returns:
-        (..., T, S); each row sums to 1, or to 0 where it may look at nothing.
+        (..., T, S); each row sums to 1, or to 0 where it may attend to nothing.
 
     Raises:
         TypeError, ValueError: sizes or a mask that do not fit.
@@ -42,11 +42,11 @@ def scaled_dot_product_attention(
         Q: queries, (..., T, d_k).
         K: keys, (..., S, d_k).
         V: values, (..., S, d_v).
-        mask: boolean, broadcasts to (..., T, S); True = may look.
+        mask: boolean, broadcasts to (..., T, S); True = may attend.
         dropout: probability of dropping a weight; the caller passes 0 outside training.
 
     Returns:
-        (..., T, d_v); a row that may look at nothing is 0.
+        (..., T, d_v); a row that may attend to nothing is 0.
 
     Raises:
         TypeError, ValueError: sizes or a mask that do not fit.
@@ -61,10 +61,10 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 
     Args:
         scores: (..., T, S).
-        mask: boolean, broadcasts to (..., T, S); True = may look.
+        mask: boolean, broadcasts to (..., T, S); True = may attend.
 
     Returns:
-        (..., T, S); a row that may look at nothing is 0.
+        (..., T, S); a row that may attend to nothing is 0.
 
     Raises:
         TypeError, ValueError: the mask is not boolean, or does not broadcast.
@@ -105,7 +105,7 @@ def _check_mask(mask, scores):
         scores: the shape of the scores, (..., T, S).
     """
     if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be boolean, True = may look, not {mask.dtype}")
+        raise TypeError(f"mask must be boolean, True = may attend, not {mask.dtype}")
     axes = zip(reversed(mask.shape), reversed(scores))
     if len(mask.shape) > len(scores) or any(m not in (1, s) for m, s in axes):
         shapes = f"{tuple(scores)}, not {tuple(mask.shape)}"
@@ -122,10 +122,10 @@ def additive_attention(
         K: keys after theirs, (..., S, d_k).
         V: values, (..., S, d_v).
         v: the scoring vector, (d_k,).
-        mask: boolean, broadcasts to (..., T, S); True = may look.
+        mask: boolean, broadcasts to (..., T, S); True = may attend.
 
     Returns:
-        (..., T, d_v); a row that may look at nothing is 0.
+        (..., T, d_v); a row that may attend to nothing is 0.
 
     Raises:
         TypeError, ValueError: sizes or a mask that do not fit.

@@ -90,7 +90,7 @@ def separable_convolution(d: int, k: int) -> nn.Sequential:
 
 
 def _band_mask(n, r, device=None):
-    """Let each of n positions look at the r centred on it: (n, n), True = may look."""
+    """Let each of n positions attend to the r centred on it: (n, n), True = may attend."""
     near = torch.ones(n, n, dtype=torch.bool, device=device)  # (n, n)
     return near.tril(r // 2).triu(-(r // 2))  # (n, n)
 
@@ -123,7 +123,7 @@ def _check_neighbourhood(Q, K, mask, r):
         found = f"{n} and {K.shape[-2]}"
         raise ValueError(f"there must be as many keys as queries, at least one, not {found}")
     if mask is not None and mask.dtype != torch.bool:
-        raise TypeError(f"mask must be boolean, True = may look, not {mask.dtype}")
+        raise TypeError(f"mask must be boolean, True = may attend, not {mask.dtype}")
     if mask is not None and mask.shape[-2:] != (1, n):
         raise ValueError(f"mask must have the shape (..., 1, {n}), not {tuple(mask.shape)}")
 
@@ -131,17 +131,17 @@ def _check_neighbourhood(Q, K, mask, r):
 def restricted_attention(
     Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None, r: int = 3
 ) -> Tensor:
-    """Let each query look at the r positions centred on its own (section 4, Table 1).
+    """Let each query attend to the r positions centred on its own (section 4, Table 1).
 
     Args:
         Q: queries, (..., n, d_k).
         K: keys, (..., n, d_k).
         V: values, (..., n, d_v).
-        mask: boolean, (..., 1, n), such as `padding_mask` gives; True = may look.
+        mask: boolean, (..., 1, n), such as `padding_mask` gives; True = may attend.
         r: size of the neighbourhood, odd; at the ends of the sentence part of it is missing.
 
     Returns:
-        (..., n, d_v); a query that may look at nothing gets 0.
+        (..., n, d_v); a query that may attend to nothing gets 0.
 
     Raises:
         TypeError: r is not a whole number, or mask is not boolean.

@@ -208,7 +208,7 @@ class _Pick(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class _Within:
-    """Packed queries may look at the packed keys of their own sentence; the decoder's, causally."""
+    """Packed queries attend to the packed keys of their own sentence; the decoder's, causally."""
 
     queries: _Layout
     keys: _Layout
@@ -216,7 +216,7 @@ class _Within:
 
     @property
     def mask(self):
-        """The mask of the spread sentences; None if all may look at all."""
+        """The mask of the spread sentences; None if all may attend to all."""
         real = self.keys.real
         if self.causal:
             return causal_mask(real.shape[1], real.device)  # (T, T)

@@ -485,7 +485,7 @@ def _can_pack():
 
 
 def _fused_leaves_empty_rows():
-    """Whether torch's own attention gives 0 where a query may look at nothing, as ours does."""
+    """Whether torch's own attention gives 0 where a query may attend to nothing, as ours does."""
     x = torch.ones(1, 1, 2, 8)
     mask = torch.tensor([[True, True], [False, False]])
     return bool((F.scaled_dot_product_attention(x, x, x, mask)[..., 1, :] == 0).all())

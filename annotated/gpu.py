@@ -548,7 +548,7 @@ class _Layout:
 
 @dataclass(frozen=True)
 class _PackedMask:
-    """Queries may look at the keys of their own sentence; under causal, at no later one."""
+    """Queries may attend to the keys of their own sentence; under causal, to no later one."""
 
     queries: _Layout
     keys: _Layout

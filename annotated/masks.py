@@ -19,7 +19,7 @@ def padding_mask(ids: Tensor, pad: int = 0) -> Tensor:
         pad: the identifier of padding.
 
     Returns:
-        (B, 1, 1, S), boolean, True = may look; broadcasts over heads and queries.
+        (B, 1, 1, S), boolean, True = may attend; broadcasts over heads and queries.
 
     Raises:
         TypeError, ValueError: ids is no batch of identifiers.
@@ -36,7 +36,7 @@ def causal_mask(T: int, device: torch.device | str | None = None) -> Tensor:
         device: where the mask is made; the CPU by default.
 
     Returns:
-        (T, T), boolean, True = may look.
+        (T, T), boolean, True = may attend.
 
     Raises:
         ValueError: T is negative.

@@ -89,10 +89,10 @@ class MultiHeadAttention(_CachedAttention):
         Args:
             x: where the queries come from, (B, T, d_model).
             memory: where keys and values come from, (B, S, d_model); x in self-attention.
-            mask: boolean, broadcasts to (B, h, T, S); True = may look.
+            mask: boolean, broadcasts to (B, h, T, S); True = may attend.
 
         Returns:
-            (B, T, d_model); a position that may look at nothing gets the bias of W_O, or 0.
+            (B, T, d_model); a position that may attend to nothing gets the bias of W_O, or 0.
         """
         _check_inputs(x, memory, self.d_model)
         return self.attend(x, *self.keys_values(memory), mask)

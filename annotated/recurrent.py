@@ -22,7 +22,7 @@ def soft_lookup(scores: Tensor, V: Tensor, visible: Tensor | None = None) -> Ten
     Args:
         scores: how well each key fits each query, (..., T, S).
         V: values, (..., S, d_v).
-        visible: boolean, broadcasts to (..., T, S); True = may look.
+        visible: boolean, broadcasts to (..., T, S); True = may attend.
             Every row needs one True.
 
     Returns:

@@ -160,7 +160,7 @@ REFUSED = [
     (additive_attention, (Z(3, 5), Z(4, 5), Z(2, 7), Z(5)), ValueError, r"not 4 keys and values of shape \(2, 7\)"),
     (additive_attention, (Z(3, 5), Z(4, 6), Z(4, 7), Z(5)), ValueError, "must have one width, not 5, 6 and 5"),
     (additive_attention, (Z(3, 5), Z(4, 5), Z(4, 7), Z(6)), ValueError, "5, 5 and 6"),
-    (masked_softmax, (Z(3, 4), Z(3, 4)), TypeError, "mask must be boolean, True = may look, not torch.float32"),
+    (masked_softmax, (Z(3, 4), Z(3, 4)), TypeError, "mask must be boolean, True = may attend, not torch.float32"),
     (masked_softmax, (Z(3, 4), Z(3, 4, dtype=torch.uint8)), TypeError, "mask must be boolean"),
     (masked_softmax, (Z(3, 4), Z(3, 5, dtype=torch.bool)), ValueError, r"\(3, 4\), not \(3, 5\)"),
     # A mask with more axes than the scores would silently make a larger output.

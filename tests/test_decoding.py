@@ -683,7 +683,7 @@ QUICK = pytest.mark.parametrize("quick", [packed, packed_int8], ids=lambda f: f.
 
 
 def ordinary(monkeypatch):
-    "Torch's own attention as other versions have it: a row that may look at nothing gets a mean."
+    "Torch's own attention as other versions have it: a row that may attend to nothing gets a mean."
     def attend(Q, K, V, mask=None):
         scores = Q @ K.transpose(-2, -1) / Q.shape[-1] ** 0.5
         return (scores if mask is None else scores.masked_fill(~mask, -1e9)).softmax(-1) @ V

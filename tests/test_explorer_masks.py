@@ -111,7 +111,7 @@ def test_masks_and_single_pairs(alive, width):  # noqa: F811
     shows(allowed(keys, 7, False, False))
     page.get_by_label("causal mask").press("Space")
 
-    page.get_by_role("checkbox", name="bos may look at bos").focus()
+    page.get_by_role("checkbox", name="bos may attend to bos").focus()
     page.keyboard.press("ArrowRight")
     assert page.evaluate(RINGED)
     page.keyboard.press("Enter")  # the label leaks to the first position alone

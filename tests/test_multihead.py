@@ -31,7 +31,7 @@ def make(*sizes, **options):
 
 
 def some_mask(kind):
-    """A mask of ours, and the same as torch's layer wants it: True = may not look."""
+    """A mask of ours, and the same as torch's layer wants it: True = may not attend."""
     generator = torch.Generator().manual_seed(3)
     padding, pairs, heads = (torch.rand(s, generator=generator) < 0.7 for s in ((B, S), (T, S), (B, H, T, S)))
     padding[:, 0] = pairs[:, 0] = heads[..., 0] = True

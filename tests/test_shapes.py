@@ -84,7 +84,7 @@ STATEMENTS = {
     "dots": ("def f(x):\n    y = x.mT  # (..., d, T)\n    return x  # (..., T, d)", "(..., T, d)", "(..., d, T)"),
     "dots in the middle": ("def f(x):\n    return x  # (2, ..., 5)", "2, ...", "3, ..."),
     "too few axes": ("def f(x):\n    return x.sum()  # ()", "()", "(B, T)"),
-    "words after it": ("def f(x):\n    return x  # (2, 3, 5), True = may look", "3, 5", "5, 3"),
+    "words after it": ("def f(x):\n    return x  # (2, 3, 5), True = may attend", "3, 5", "5, 3"),
 }
 
 

@@ -51,7 +51,7 @@ def test_the_scores_are_the_formula_for_every_pair(kind):
     torch.manual_seed(0)
     attention, (Q, K, V) = kind(h, d_k).double(), heads()
     mask = torch.rand(B, 1, T, S, generator=torch.Generator().manual_seed(4)) < 0.6
-    mask[0, 0, 1] = False  # a row that may look at nothing
+    mask[0, 0, 1] = False  # a row that may attend to nothing
     with checked(variations) as seen:
         made = attention(Q, K, V, mask)
     assert not [line for line in unseen(seen, variations) if kind.__name__ in line]

@@ -54,8 +54,8 @@ QUESTIONS_PAGE = """# All questions
 
 <!-- Made by tools/collect.py from the chapters: edit there. -->
 
-Each question is answered in one line here, and with its evidence behind the link: text, cells to run, a figure.
-A question can be read alone; the number at its end is the chapter that it belongs to.
+Each question is answered in a sentence here, and with its evidence behind the link: text, cells to run, a figure.
+A question can be read alone; the number after the answer is that of its chapter.
 """
 
 SAID = """

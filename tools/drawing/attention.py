@@ -219,7 +219,7 @@ def split_heads(c: Canvas) -> None:
 @drawing("three-uses", 456, "Where queries, keys and values come from")
 def three_uses(c: Canvas) -> None:
     """Three rows. In the encoder's self-attention queries, keys and values all come from the five source positions,
-    and all may look at all. In the decoder's masked self-attention all come from the three target positions, and
+    and all may attend to all. In the decoder's masked self-attention all come from the three target positions, and
     the table of allowed pairs is a triangle. In cross-attention the queries come from the target, keys and values
     from the encoder's memory."""
     T, S, cell = 3, 5, 12
@@ -249,7 +249,7 @@ def three_uses(c: Canvas) -> None:
             c.text(135, goal - 10, name, f"small {HUES[name]}")
         rows, columns = allowed.shape
         if not i:
-            c.text(262, y + 8, "may look", "small soft", anchor="start")
+            c.text(262, y + 8, "may attend", "small soft", anchor="start")
         x, top = 262, box.cy - rows * cell / 2
         c.wire((box.right, box.cy), (x - 4, box.cy))
         c.table(x, top, allowed, cell)

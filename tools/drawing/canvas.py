@@ -227,7 +227,7 @@ class Canvas:
         return Area(x, y, cell * len(rows[0]), high * len(rows))
 
     def table(self, x, y, allowed, cell=24.0) -> Area:
-        """A mask: who may look at whom."""
+        """A mask: who may attend to whom."""
         for i, row in enumerate(allowed):
             for j, may in enumerate(row):
                 at = {"x": x + j * cell, "y": y + i * cell}

@@ -82,7 +82,7 @@ def path_lengths(c: Canvas) -> None:
 
 @drawing("masks-of-three", 196, "Three architectures by their masks")
 def masks_of_three(c: Canvas) -> None:
-    """Three tables of who may look at whom. Encoder-only: everything. Decoder-only: a triangle. Encoder-decoder,
+    """Three tables of who may attend to whom. Encoder-only: everything. Decoder-only: a triangle. Encoder-decoder,
     source and target one after the other: the source sees all of the source, the target all of the source and a
     triangle of itself."""
     S, T, cell = 3, 4, 14

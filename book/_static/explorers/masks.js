@@ -1,4 +1,4 @@
-// Chapter 3: who may look at whom in the three uses of attention, and what a decoder that sees its label can learn.
+// Chapter 3: who may attend to whom in the three uses of attention, and what a decoder that sees its label can learn.
 "use strict";
 
 (() => {
@@ -21,7 +21,7 @@
       `bos ${subject} ${verb} ${other.replace("der", "den")} eos`.split(" "))));
   const VOCAB = new Set(SENTENCES.flat()).size;
 
-  /** Why query t may not look at key s: "padding", "later", "both", or "" where it may. */
+  /** Why query t may not attend to key s: "padding", "later", "both", or "" where it may. */
   function reason(keys, t, s, padding, causal) {
     const padded = padding && keys[s] === "pad", later = causal && s > t;
     return padded && later ? "both" : padded ? "padding" : later ? "later" : "";
@@ -60,7 +60,7 @@
 
   function build(root, say) {
     let cells = [], flipped = new Set(), at = [0, 0];
-    const drawing = canvas(WIDTH, TOP + SOURCE.length * HIGH + 2, { group: "Who may look at whom: a row for each query, a column for each key" });
+    const drawing = canvas(WIDTH, TOP + SOURCE.length * HIGH + 2, { group: "Who may attend to whom: a row for each query, a column for each key" });
     const marks = svg("defs", {},
       svg("pattern", { id: "mask-padding", width: 5, height: 5, patternUnits: "userSpaceOnUse" },
         svg("path", { class: "rule", d: "M2.5 0V5" })),
@@ -149,7 +149,7 @@
           text.setAttribute("class", may ? (weights[s] < 0.45 ? "on" : "under") : "");
           text.textContent = may ? words(weights[s]).replace(/^0/, "").replace("1.00", "1") : "0";
           box.setAttribute("aria-checked", may);
-          box.setAttribute("aria-label", `${queries[t]} may look at ${keys[s]}, place ${s}: weight ${words(weights[s])}`);
+          box.setAttribute("aria-label", `${queries[t]} may attend to ${keys[s]}, place ${s}: weight ${words(weights[s])}`);
         });
       });
       tell(allowed);
@@ -177,6 +177,6 @@
     draw();
   }
 
-  explorer("masks", "Who may look at whom, and what a leak does to the loss", build);
+  explorer("masks", "Who may attend to whom, and what a leak does to the loss", build);
   if (typeof module !== "undefined") module.exports = { reason, bestLoss, leak, SCORES, SENTENCES, USES, VOCAB };
 })();
