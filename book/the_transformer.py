@@ -13,7 +13,7 @@ from torch import nn
 
 
 def attention_weights(Q, K, mask):
-    """The softmax of Eq. 1: how much each query looks at each key where the mask is True."""
+    """The softmax of Eq. 1: how much each query attends to each key where the mask is True."""
     scores = Q @ K.transpose(-2, -1) / math.sqrt(Q.shape[-1])  # (B, h, T, S)
     return scores.masked_fill(~mask, -1e9).softmax(-1)  # (B, h, T, S)
 
@@ -27,12 +27,12 @@ PAD, BOS, EOS, UNK = range(4)
 
 
 def padding_mask(ids):
-    """Everyone may look at every word but padding."""
+    """Everyone may attend to every word but padding."""
     return (ids != PAD)[:, None, None, :]  # (B, 1, 1, S)
 
 
 def causal_mask(T):
-    """Position t may look at positions 0 to t."""
+    """Position t may attend to positions 0 to t."""
     return torch.ones(T, T, dtype=torch.bool).tril()  # (T, T)
 
 

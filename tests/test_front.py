@@ -161,6 +161,15 @@ def test_what_is_said_of_equal_computation_is_so():
     assert "a convolutional one predicts best at the smaller of two budgets, and Transformers at the larger, four times as much" in INDEX
 
 
+def test_what_is_said_of_a_second_core_is_so():
+    networks = json.loads((ROOT / "results/16-chain/scores.json").read_text())["networks"]
+    gains = {name: [one / two for one, two in zip(made["1"]["median"], made["2"]["median"], strict=True)] for name, made in networks.items()}
+    assert gains["Transformer"][-1] > 1.4 and gains["Transformer"] == sorted(gains["Transformer"]) and max(gains["recurrent"]) < 1.15
+    longest = {name: (max(made["2"]["most"][-1:]), min(made["1"]["least"][-1:])) for name, made in networks.items()}
+    assert longest["Transformer"][0] < longest["Transformer"][1], "the rounds of the two overlap"
+    assert "A second core speeds up a Transformer's training pass over long sentences, and a recurrent network's hardly" in INDEX
+
+
 def test_no_number_is_typed_on_the_front_page():
     text = INDEX.split("---\n", 2)[2]
     text = re.sub(r"```.*?```|\]\([^)]*\)|\{\w+\}`[^`]*`", "", text, flags=re.S)
