@@ -105,6 +105,12 @@ return told;
 ALIVE = "return [...document.querySelectorAll('[class~=alive]')].map((one) => one.localName.slice(10));"
 HEADS = """return Object.fromEntries([...document.querySelectorAll("[class~=alive]")].map((host) =>
   [host.localName.slice(10), [...host.querySelectorAll("thead tr")].map((row) => [...row.children].map((cell) => cell.textContent))]));"""
+# A mark whose class has no rule is black: at night it is not seen.
+BLACK = """
+const marks = [...document.querySelectorAll(".explorer .drawing :is(rect, circle, path, polygon)")].filter((one) => one.checkVisibility());
+const black = marks.filter((one) => getComputedStyle(one).fill === "rgb(0, 0, 0)");
+return [...new Set(black.map((one) => one.closest("[class~=alive]").localName.slice(10) + ": " + one.outerHTML.slice(0, 60)))];
+"""
 AXE = """
 const found = await axe.run(document, { resultTypes: ["violations"] });
 return found.violations.filter((one) => ["serious", "critical"].includes(one.impact))
@@ -131,7 +137,7 @@ def chromium(place):
     browser.page.on("pageerror", lambda e: trouble.append(str(e)))
     folder = fetch()
     axe = folder and (folder / "test" / "axe.min.js").read_text(encoding="utf-8")
-    found = {"axe": [] if axe else None, "trouble": trouble, "alive": browser.run(ALIVE)}
+    found = {"axe": [] if axe else None, "trouble": trouble, "alive": browser.run(ALIVE), "black": []}
 
     def look(when):
         for width, mode in ((1280, "light"), (360, "dark")):
@@ -139,6 +145,7 @@ def chromium(place):
             browser.run("Object.assign(document.documentElement.dataset, { mode: given, theme: given });", mode)
             wide = browser.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth;")
             trouble.extend([f"{when}, {width} px: {wide} px too wide"] if wide > 0 else [])
+            found["black"] += browser.run(BLACK) if mode == "dark" else []
             if axe:
                 browser.run("if (!window.axe) (0, eval)(given);", axe)
                 found["axe"] += [f"{when}, {width} px, {mode}: {line}" for line in browser.run(AXE)]
@@ -162,6 +169,10 @@ def test_every_element_comes_alive_and_answers(chromium):
 def test_a_column_0_is_called_0(chromium):
     assert chromium["heads"]["heads"] == [["feature of dog", "0", "1", "2", "3"]]
     assert chromium["heads"]["stack"] == [["layer", "0", "6", "12"]]
+
+
+def test_no_mark_is_black_at_night(chromium):
+    assert not chromium["black"]
 
 
 def test_axe_finds_nothing_serious_at_rest_or_touched(chromium):

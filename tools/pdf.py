@@ -35,7 +35,8 @@ html {{ counter-set: page {before} }}
 MARK = """() => {
   const links = document.body.appendChild(document.createElement('div'));
   links.hidden = true;
-  for (const e of document.querySelectorAll('.bd-article [id]')) links.appendChild(document.createElement('a')).href = '#' + e.id;
+  for (const e of document.querySelectorAll('.bd-article [id]'))
+    links.appendChild(document.createElement('a')).href = '#' + e.id;
 }"""
 
 
