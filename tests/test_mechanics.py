@@ -283,3 +283,9 @@ def test_the_index_has_the_glossarys_terms():
     assert {"label smoothing", "learning rate"} <= set(search.terms("9"))
     assert {"key-value cache", "KV cache", "cached"} <= set(search.terms("7"))
     assert search.terms("no") == []
+
+
+def test_the_index_has_what_a_chapter_has_of_the_paper():
+    "A part of a table leads to its chapter after the chapter that has the whole."
+    found = search.places(["3.2.1", "Eq. 1", "Table 3 (sizes)", "Abstract", "4 (last paragraph)"])
+    assert found == [("section 3.2.1", True), ("equation 1", True), ("Table 3", False), ("Abstract", True), ("section 4", False)]

@@ -41,6 +41,15 @@ QUERIES = {
     "mask": ["notebooks/03-masks"],
     "kv cache": ["notebooks/11-decoding", "notebooks/07-transformer", "notebooks/07-transformer-questions"],
     "bleu": ["notebooks/12-evaluation"],
+    "does label smoothing help":
+        ["notebooks/09-optimization-questions.html#does-label-smoothing-worsen-perplexity-and-improve-bleu"],
+    "why multiple heads": ["notebooks/04-multihead", "notebooks/04-multihead-questions"],
+    "Table 1": ["notebooks/16-why-self-attention"],
+    "Table 3": ["notebooks/17-variations"],
+    "table 4": ["notebooks/18-parsing"],
+    "fig. 2": ["notebooks/02-attention", "notebooks/04-multihead"],
+    "Eq. 3": ["notebooks/09-optimization"],
+    "section 3.2.1": ["notebooks/02-attention"],
 }
 
 

@@ -100,7 +100,7 @@ def prepare(app, doctree) -> None:
     docname = env.docname
     told = about(env, docname)
     if not asks(docname):
-        search.index(env, doctree, letter(docname))
+        search.index(env, doctree, letter(docname), told.get("paper", []))
     title(doctree, docname)
     masthead(app, doctree, docname, told)
     for cell in list(doctree.findall(lambda n: isinstance(n, nodes.container) and "cell" in n.get("classes", []))):

@@ -21,12 +21,19 @@ def terms(letter: str) -> list[str]:
     return sorted({*found, *MORE.get(letter, [])}, key=str.lower)
 
 
-def index(env, doctree, letter: str) -> None:
-    "Enter a chapter's terms into the index."
+def places(paper: list[str]) -> list[tuple[str, bool]]:
+    "What a chapter has of the paper, as readers name it, and whether it has all of that: `Table 3 (sizes)` is a part."
+    whole = [re.sub(r"^(?=\d)", "section ", place).replace("Eq.", "equation") for place in paper]
+    return [(place.split(" (")[0], "(" not in place) for place in whole]
+
+
+def index(env, doctree, letter: str, paper: list[str] = ()) -> None:
+    "Enter a chapter's terms into the index, and the sections, tables, figures and equations of the paper that it has."
     section = next(doctree.findall(nodes.section), None)
-    if section is None or not letter or not (found := terms(letter)):
+    if section is None or not letter:
         return
     env.note_dependency(str(GLOSSARY))
-    main = MORE.get(letter, [])
-    entries = [("single", term, section["ids"][0], "main" if term in main else "", None) for term in found]
-    section.insert(1, addnodes.index(entries=entries))
+    found = dict.fromkeys(terms(letter), False) | dict.fromkeys(MORE.get(letter, []), True) | dict(places(paper))
+    entries = [("single", term, section["ids"][0], "main" if main else "", None) for term, main in found.items()]
+    if entries:
+        section.insert(1, addnodes.index(entries=entries))
