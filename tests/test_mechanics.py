@@ -29,6 +29,8 @@ def test_a_formula_is_cut_only_outside_groups():
     assert page.parts("a = b") == ["a = b"]
     long = r"\operatorname{score}(\text{hypothesis}) = \sum_{t=1}^{L} \log P(y_t \mid y_{<t}, x)" + r"\, z" * 4 + " = q"
     assert [part[:1] for part in page.parts(long)] == ["\\", "=", "="]
+    shown = f'<div class="math notranslate nohighlight">\\[{long} \\times 3 + b\\]</div>'
+    assert [part[:3] for part, _ in page.formulas(shown)] == [r"\op", "{}=", "{}=", "{}\\", "{}+"]  # spaced as between terms
     assert page.parts(rf"x = y, \quad {long}")[0] == "x = y,"  # a short one is whole, though the next is long
 
 
@@ -51,7 +53,7 @@ def test_a_part_of_a_formula_knows_what_stands_around_it(tmp_path):
     "Between a part and a relation that goes on after it there is less room."
     setter = page.Typesetter(tmp_path, tmp_path / "kept.json")
     tex = [r"a \, " + r"\alpha \," * 20, "= b", "= c"]
-    setter.html = {f"[{part.strip()}": part[-1] for part in tex}
+    setter.html = {f"[{part}": part[-1] for part in (tex[0].strip(), "{}= b", "{}= c")}
     done = setter.typeset(f'<div class="math notranslate nohighlight">\\[{" ".join(tex)}\\]</div>')
     assert re.findall("<span[^>]*>[^<]?", done) == ['<span class="parts">', '<span class="cut">,', '<span class="on cut">b', '<span class="on">c']
 

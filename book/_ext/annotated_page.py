@@ -31,6 +31,7 @@ FORMULA = re.compile(r'(<(?:span|div) class="[^"]*\bmath notranslate nohighlight
 
 LONG = 90  # signs of TeX: on a line of its own, a part as long as this may be cut before a sign of relation as well
 QUADS = (r"\qquad", r"\quad")
+GOES_ON = r"[=+]|\\times"  # what a part begins with that goes on with the one before
 
 
 def parts(tex: str, signs: tuple[str, ...] = QUADS) -> list[str]:
@@ -55,9 +56,14 @@ def formulas(page: str) -> list[tuple[str, bool]]:
 
 
 def pieces(found: re.Match) -> list[str]:
-    "The TeX of a match of `FORMULA`; a displayed one in its parts."
+    """The TeX of a match of `FORMULA`; a displayed one in its parts.
+
+    A sign with which a part goes on stands behind an empty group: else it would be set as that of a number, without room.
+    """
     tex = html.unescape(found[3])
-    return parts(tex) if found[2] == "[" else [tex]
+    if found[2] != "[":
+        return [tex]
+    return [f"{{}}{part}" if i and re.match(GOES_ON, part) else part for i, part in enumerate(parts(tex))]
 
 
 class Typesetter:
@@ -95,7 +101,7 @@ class Typesetter:
         "A formula in place; a comma behind it stays on its line."
         markup = [self.html[found[2] + piece] for piece in pieces(found)]
         if found[2] == "[":
-            on = [bool(re.match(r"[=+]|\\times", piece)) for piece in pieces(found)]
+            on = [piece.startswith("{}") for piece in pieces(found)]
             kinds = [f"{'on ' * here}{'cut' * after}".strip() for here, after in zip(on, (*on[1:], False))]
             markup = ['<span class="parts">', *(f'<span class="{kind}">{part}</span>' if kind else f"<span>{part}</span>"
                                                 for kind, part in zip(kinds, markup)), "</span>"]
