@@ -4,10 +4,12 @@ import ast
 import re
 import shutil
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from chapters import ROOT
+from docutils import nodes
 from web.fetch import fetch
 
 sys.path.append(str(ROOT / "book" / "_ext"))
@@ -279,6 +281,18 @@ def test_suggest_edit_opens_the_text():
 ])
 def test_a_place_in_the_paper_leads_there(place, anchor):
     assert book.paper_link(place)["refuri"] == book.PAPER + anchor
+
+
+def test_a_page_is_described_without_citations_and_a_page_of_questions_by_its_first():
+    assert page.cut("The Transformer [Vaswani et al., 2017, Ba et al., 2016a], run [here].") == "The Transformer, run [here]."
+    assert page.cut("word " * 40) == " ".join(["word"] * 31) + "..."
+    titles = [nodes.title("", text) for text in ("Questions: a", "Why?", r"Is \\sqrt{x} x?", "How?", "When?", "Notes")]
+    assert page.questions(nodes.section("", *titles)) == "Why? How?"
+
+
+def test_the_page_of_what_is_not_found_asks_by_addresses_from_the_root():
+    app = SimpleNamespace(outdir="out", config=SimpleNamespace(notfound_urls_prefix="/book/"))
+    assert [page.up(app, Path("out", name)) for name in ("404.html", "notebooks/a.html")] == ["/book/", "../"]
 
 
 def test_the_index_has_the_glossarys_terms():

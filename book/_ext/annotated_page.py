@@ -350,7 +350,9 @@ def typeset(app, pages: dict[Path, str]) -> dict[Path, str]:
 
 
 def up(app, path: Path) -> str:
-    "The way from a page to the root."
+    "The way from a page to the root; the page of what is not found is shown at any address, in any folder."
+    if path.name == "404.html":
+        return getattr(app.config, "notfound_urls_prefix", None) or "/"
     return "../" * (len(path.relative_to(app.outdir).parts) - 1)
 
 
@@ -398,8 +400,23 @@ def canonical(app, docname: str) -> str:
     return app.config.html_baseurl + ("" if docname == app.config.root_doc else f"{docname}.html")
 
 
+CITED = re.compile(r"\s*\[[^\[\]]*\b(?:19|20)\d\d[a-z]?\]")
+
+
+def cut(words: str) -> str:
+    "160 signs at most, without citations."
+    words = CITED.sub("", " ".join(words.split()))
+    return words if len(words) <= 160 else words[:157].rsplit(" ", 1)[0].rstrip(",;:") + "..."
+
+
+def questions(doctree) -> str:
+    "The first two questions of a page that has no more than questions; formulas are not text."
+    asked = [title.astext() for title in doctree.findall(nodes.title)]
+    return cut(" ".join([words for words in asked if words.endswith("?") and "\\" not in words][:2]))
+
+
 def description(doctree) -> str:
-    "The first paragraph of a page that is neither its masthead nor a quote, 160 signs of it at most."
+    "The first paragraph of a page that is neither its masthead nor a quote, as far as it is shown."
     apart = (nodes.block_quote, nodes.table, nodes.figure, nodes.Admonition, nodes.raw, nodes.container)
     for paragraph in doctree.findall(nodes.paragraph):
         around, inside = paragraph.parent, False
@@ -408,7 +425,7 @@ def description(doctree) -> str:
         words = " ".join(paragraph.astext().split())
         if inside or paragraph["classes"] or len(words) < 60:
             continue
-        return words if len(words) <= 160 else words[:157].rsplit(" ", 1)[0].rstrip(",;:") + "..."
+        return cut(words)
     return ""
 
 
@@ -418,7 +435,7 @@ def about(app, pagename, templatename, context, doctree) -> None:
         return
     if pagename == app.config.root_doc:
         context["title"], context["docstitle"] = app.config.html_title, ""  # else the title stands there twice
-    words = description(doctree)
+    words = (questions(doctree) if pagename.endswith("-questions") else "") or description(doctree)
     if words:
         context["meta"] = (context.get("meta") or {}) | {"og:description": words}
         context["metatags"] += f'\n<meta name="description" content="{html.escape(words)}" />\n'
