@@ -111,6 +111,11 @@ const marks = [...document.querySelectorAll(".explorer .drawing :is(rect, circle
 const black = marks.filter((one) => getComputedStyle(one).fill === "rgb(0, 0, 0)");
 return [...new Set(black.map((one) => one.closest("[class~=alive]").localName.slice(10) + ": " + one.outerHTML.slice(0, 60)))];
 """
+LARGE = """
+const words = [...document.querySelectorAll(".explorer .drawing text")].filter((one) => one.checkVisibility());
+const size = (one) => parseFloat(getComputedStyle(one).fontSize) * one.ownerSVGElement.getScreenCTM().a;
+return [...new Set(words.filter((one) => size(one) > 18).map((one) => `${one.closest("[class~=alive]").localName}: ${size(one)} px`))];
+"""
 AXE = """
 const found = await axe.run(document, { resultTypes: ["violations"] });
 return found.violations.filter((one) => ["serious", "critical"].includes(one.impact))
@@ -137,7 +142,7 @@ def chromium(place):
     browser.page.on("pageerror", lambda e: trouble.append(str(e)))
     folder = fetch()
     axe = folder and (folder / "test" / "axe.min.js").read_text(encoding="utf-8")
-    found = {"axe": [] if axe else None, "trouble": trouble, "alive": browser.run(ALIVE), "black": []}
+    found = {"axe": [] if axe else None, "trouble": trouble, "alive": browser.run(ALIVE), "black": [], "large": []}
 
     def look(when):
         for width, mode in ((1280, "light"), (360, "dark")):
@@ -146,6 +151,7 @@ def chromium(place):
             wide = browser.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth;")
             trouble.extend([f"{when}, {width} px: {wide} px too wide"] if wide > 0 else [])
             found["black"] += browser.run(BLACK) if mode == "dark" else []
+            found["large"] += browser.run(LARGE)
             if axe:
                 browser.run("if (!window.axe) (0, eval)(given);", axe)
                 found["axe"] += [f"{when}, {width} px, {mode}: {line}" for line in browser.run(AXE)]
@@ -173,6 +179,10 @@ def test_a_column_0_is_called_0(chromium):
 
 def test_no_mark_is_black_at_night(chromium):
     assert not chromium["black"]
+
+
+def test_words_of_drawings_are_no_larger_than_the_texts(chromium):
+    assert not chromium["large"]
 
 
 def test_axe_finds_nothing_serious_at_rest_or_touched(chromium):
