@@ -35,6 +35,13 @@ def test_a_drawing_is_current(made):
     assert path.exists() and path.read_text(encoding="utf-8") == made.svg(), f"python tools/drawings.py {made.name}"
 
 
+def test_the_words_of_the_model_are_read_on_a_phone():
+    "Those of its large drawing, which fills a column between margins."
+    text = text_of("model")
+    width = float(re.search(r'viewBox="0 0 (\d+)', text)[1])
+    assert min(float(size) for size in re.findall(r'font-size="([\d.]+)"', text)) * (PHONE - 18) / width >= 10
+
+
 def test_every_drawing_has_its_function():
     files = {path.stem for path in drawings.FOLDER.glob("*.svg") if 'class="drawing"' in path.read_text(encoding="utf-8")}
     assert files == set(NAMES)
