@@ -711,6 +711,7 @@ def test_a_chapter_shows_where_it_stands(chapters):
         assert [int(found[1]) for found in said if found] == [layout.size(read(ROOT / told["chapter"])).minutes], name
         lit = {e["data-part"] for e in page.select(".here svg.model .lit")}
         assert lit == set(told.get("lit", [])), name
+        assert bool(page.select_one(".here .lit-names")) == bool(lit), name
         assert page.select_one('a[href*="colab"][href*="/notebooks/"]'), name
         assert not page.select(".tag_launch"), name
         assert all(cell.select_one("details:not([open])") for cell in page.select(".tag_setup")), name

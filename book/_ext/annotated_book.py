@@ -16,7 +16,7 @@ import annotated_api as api
 import annotated_front as front
 import annotated_page as page
 import annotated_search as search
-from annotated_drawing import PARTS, drawing
+from annotated_drawing import PARTS, drawing, names
 from docutils import nodes
 from myst_nb.sphinx_ import HideCodeCellNode, HideInputCells
 from sphinx import addnodes
@@ -131,7 +131,7 @@ def masthead(app, doctree, docname: str, told: dict) -> None:
         except ValueError as error:
             log.warning("%s", error, location=head)
         else:
-            below.append(nodes.raw("", f'<div class="here">{svg}</div>', format="html"))
+            below.append(nodes.raw("", f'<div class="here">{svg}<div class="lit-names" aria-hidden="true">{names(told["lit"])}</div></div>', format="html"))
     line = nodes.paragraph(classes=["place"])
     if told.get("paper"):
         line += nodes.Text("The paper: ")

@@ -21,6 +21,17 @@ PARTS = {
     "output": "the linear layer and softmax",
     "memory": "the memory that the encoder hands to the decoder",
 }
+# As short as on the large drawing: beside the small one, which has no room for words.
+NAMES = {
+    "source-embedding": "embedding", "target-embedding": "embedding", "encoder-attention": "self-attention", "add-norm": "add and norm",
+    "encoder-feed-forward": "feed-forward", "decoder-feed-forward": "feed-forward", "decoder-self-attention": "masked self-attention",
+    "cross-attention": "cross-attention", "output": "linear and softmax",
+}
+
+
+def names(lit) -> str:
+    "What the parts are called, a line each, each name once."
+    return "<br>".join(dict.fromkeys(NAMES.get(part, part) for part in lit))
 
 
 def drawing(lit=(), size: str = "small", links: dict[str, tuple[str, str]] | None = None) -> str:
