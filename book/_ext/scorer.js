@@ -67,7 +67,8 @@ if (typeof Search !== "undefined") {
     const best = new Map();  // place -> its best result
     const ahead = own(query).sort((a, b) => a[4] - b[4]);
     for (const result of ahead) best.set(result[0] + result[2], result);
-    const others = plain(query, ...rest).filter(result => !best.has(result[0] + result[2]));
+    const twice = ([page, name, id]) => best.has(page + id) || best.get(page)?.[1] === name;  // a page's title is the page
+    const others = plain(query, ...rest).filter(result => !twice(result));
     // Sphinx shows the last one first; of equals, the page's own place in the book decides.
     const first = [...best.values()].sort((a, b) => a[4] - b[4] || (a[5] < b[5] ? 1 : -1));
     return [...others, ...first].slice(-most);
@@ -77,7 +78,7 @@ if (typeof Search !== "undefined") {
   const text = Search.htmlToText;
   Search.htmlToText = (page, anchor) => {
     const tree = new DOMParser().parseFromString(page, "text/html");
-    for (const e of tree.querySelectorAll("article div.math, article svg, article .export-line, article summary, article .place, article .opening, .bd-header-article, .prev-next-footer, .onlyprint, .bd-sidebar-secondary, footer")) e.remove();
+    for (const e of tree.querySelectorAll("article div.math, article svg, article .export-line, article summary, article .place, article .opening, article .here, .bd-header-article, .prev-next-footer, .onlyprint, .bd-sidebar-secondary, footer")) e.remove();
     for (const e of tree.querySelectorAll("article .math")) e.textContent = e.querySelector("math")?.textContent ?? e.textContent.replace(/\\[()]|[\\{}$]/g, "");
     return text(tree.documentElement.outerHTML, anchor);
   };
