@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 NAME = "tatoeba-en-de"
 FIGURE_1 = "tatoeba-cpu"  # normalises after each sub-layer, as chapter 7's explorer draws it
 START = "What are you thinking of?"
-MARRIED = "When did she get married?"  # what FIGURE_1 begins with
+PAIR = "The dog sees the cat."  # what FIGURE_1 begins with
 
 
 def weights(explorer) -> Path:
@@ -292,7 +292,7 @@ def inside(source, written):
 
 
 @with_node
-@pytest.mark.parametrize("text", [MARRIED, EVERYDAY[1]])
+@pytest.mark.parametrize("text", [PAIR, EVERYDAY[1]])
 def test_every_box_shows_what_its_module_computes(text):
     source, written = greedy_of(text)
     wanted = inside(source, written)
@@ -358,7 +358,7 @@ def panel(page):
 def test_the_model_is_walked_by_keyboard(alive, width):  # noqa: F811
     still = (FOLDER.parent.parent / "img/figure-1.svg").read_text(encoding="utf-8")
     page = alive("model", width, inside=still)
-    source, written = greedy_of(MARRIED)
+    source, written = greedy_of(PAIR)
     wanted = inside(source, written)
     shown = [plain(x) for x in page.locator(".panel svg .small").all_text_contents()]
     assert shown == [round(x, 2) for x in wanted["decoder.cross_attention", "weights", 1][1, 0].tolist()]

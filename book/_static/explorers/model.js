@@ -6,7 +6,7 @@
   const { words, el, svg, canvas, shade, choice, table, explorer, live, boxes } = globalThis.annotated;
   const { shown, sentence, player } = live;
   const { NOTES, BOXES, PARTS, kindOf, partsOf, perHead, nameOf, has, look, ask } = boxes;
-  const START = { text: "When did she get married?", box: "decoder.cross_attention", part: "weights", layer: 1, head: 0, step: 2 };
+  const START = { text: "The dog sees the cat.", box: "decoder.cross_attention", part: "weights", layer: 1, head: 0, step: 2 };
   const MODEL = "tatoeba-cpu"; // normalises after each sub-layer, as Figure 1 draws it
   const FIRST = "decoder.layers.1.cross_attention.weights"; // all of a trace that the first view needs
   const SHOWN = 4; // numbers of a vector in the table
