@@ -176,6 +176,11 @@ def test_no_number_is_typed_on_the_front_page():
     assert re.findall(r"\d+", text) == ["2017"]
 
 
+def test_the_readme_has_the_front_pages_numbers():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [line for line in text.splitlines() if line.startswith("- **")] == [f"- **{number}** {words}." for number, words, _ in front.numbers()]
+
+
 def test_the_readme_has_the_same_doors():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     links = re.findall(r"\]\(([^)#]+)\)", text)
