@@ -151,7 +151,11 @@ from annotated.b import y
 import json
 json.loads(Path("../results/run/scores.json").read_text())
 Path(f"../results/other/{y}.json")
-Path("../results", "fourth", "scores.json")"""
+Path("../results", "fourth", "scores.json")
+Path("../book").glob("F-*.md")
+Path("../book/G-named.md").read_text()"""
+
+LISTED = "---\npaper: ['3.1']\n---\n\n# A title\n\nA sentence.\n\n```{code-cell}\n:tags: [export]\n\nx = 1\n```\n"
 
 CHANGES = {
     "its code": ("book/02-x.md", cell(READS + "\n1"), True),
@@ -166,6 +170,11 @@ CHANGES = {
     "a docstring": ("annotated/b.py", '"""Doc."""\nfrom annotated.a import x\n\ny = x  # why\n', False),
     "another module": ("annotated/c.py", "z = 2\n", False),
     "another record": ("results/third/scores.json", "[2]", False),
+    "a sentence of a text that is listed": ("book/F-listed.md", LISTED.replace("A sentence.", "Another sentence."), False),
+    "the front matter of a text that is listed": ("book/F-listed.md", LISTED.replace("3.1", "3.2"), True),
+    "the title of a text that is listed": ("book/F-listed.md", LISTED.replace("A title", "Another"), True),
+    "a cell of a text that is listed": ("book/F-listed.md", LISTED.replace("x = 1", "y = 1"), True),
+    "a sentence of a text that is named": ("book/G-named.md", LISTED.replace("A sentence.", "Another sentence."), True),
 }
 
 
@@ -179,6 +188,8 @@ def test_runs_again_when_what_it_reads_changed(book, monkeypatch, case):
     (book.root / "annotated/a.js").write_text("")
     (book.root / "annotated/b.py").write_text("from annotated.a import x\ny = x\n")
     path = book("02-x.md", cell(READS))
+    for listed in ("F-listed", "G-named"):
+        (book.root / f"book/{listed}.md").write_text(LISTED)
     weave.weave(path, book.root)
     name, text, again = CHANGES[case]
     (book.root / name).write_text(text)

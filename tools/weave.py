@@ -167,6 +167,13 @@ def attached(source: str) -> set[str]:
     return {text for text in strings if isinstance(text, str) and re.fullmatch(r"\w+\.(css|js)", text)}
 
 
+def without_prose(text: str) -> str:
+    """Front matter, headings and cells of a text: a page that lists the texts reads nothing else of them."""
+    front = re.match(r"---\n.*?^---\n", text, re.DOTALL | re.MULTILINE)
+    cells = re.findall(r"^```\{code-cell\}.*?^```$", text, re.DOTALL | re.MULTILINE)
+    return "\n".join([front[0] if front else "", *re.findall(r"^#+ .+$", text, re.MULTILINE), *cells])
+
+
 def wanted(relative: Path) -> bool:
     """Whether a file of a folder that is named may be read; its page about the folder is for people."""
     hidden = any(part.startswith((".", "_")) for part in relative.parts)
@@ -189,8 +196,11 @@ def inputs(chapter: Chapter, root: Path) -> str:
             add(path.name, bare(path.read_text(encoding="utf-8")).encode())
             for file in beside(path):
                 add(file.name, file.read_bytes())
+        texts = root.resolve() / "book"
         for path in named_files(sources, root):
-            add(path.relative_to(root.resolve()).as_posix(), path.read_bytes())
+            name = path.relative_to(root.resolve()).as_posix()
+            listed = path.suffix == ".md" and texts in path.parents and not any(name in source for source in sources)
+            add(name, without_prose(path.read_text(encoding="utf-8")).encode() if listed else path.read_bytes())
     except SyntaxError:
         pass  # running the chapter reports it where it stands
     return digest.hexdigest()
