@@ -90,6 +90,10 @@ def test_minutes_are_said_in_words():
     assert [front.spoken(n) for n in (1, 14, 114, 120, 550)] == ["1 minute", "14 minutes", "114 minutes", "2 hours", "9 hours"]
 
 
+def test_on_a_phone_the_doors_stand_before_the_translator():
+    assert INDEX.index("{container} doors") < INDEX.index("```{translator}") < INDEX.index("```{record-numbers}")
+
+
 def test_the_doors_have_their_minutes():
     assert re.findall(r"\{minutes\}`([^`]+)`", INDEX) == ["the-hour", "main line", "13-command-line"]
 
