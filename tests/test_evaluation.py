@@ -1,6 +1,5 @@
 """Evaluation: BLEU and chrF against a second implementation, the bootstrap, and losses that compare."""
 
-import importlib.util
 import json
 import math
 import random
@@ -11,6 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 from chapters import ROOT
+from programs import BENCHMARKS, loaded
 
 from annotated.data import make_batch
 from annotated.evaluation import (
@@ -325,11 +325,8 @@ def test_bits_per_byte_do_not_depend_on_the_tokens():
 
 @pytest.fixture(scope="module")
 def protocols():
-    "The benchmark's functions; the file's name begins with a number."
-    spec = importlib.util.spec_from_file_location("protocols", ROOT / "benchmarks" / "12_protocols.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    "The benchmark's functions."
+    return loaded(BENCHMARKS / "12_protocols.py")
 
 
 def lines(name):

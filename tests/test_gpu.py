@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +16,7 @@ import pytest
 import sacrebleu
 import torch
 import torch._dynamo
+from programs import BENCHMARKS, loaded
 from shapes import checked, unseen
 
 from annotated import cli, decoding, gpu, graphs
@@ -526,15 +526,13 @@ TINY_RUN = "--device cpu --sizes tiny --tokens 100 --batches 1 --seconds 0 --bac
 @pytest.fixture
 def program(monkeypatch):
     "Load a program of benchmarks/; the result calls its main function, or gives a name of it."
-    folder = Path(__file__).parent.parent / "benchmarks"
-    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
 
     def load(name):
-        module = module_from_spec(spec := spec_from_file_location(f"program_{name}", folder / f"{name}.py"))
-        spec.loader.exec_module(module)
+        module = loaded(BENCHMARKS / f"{name}.py")
 
         def call(*arguments):
-            monkeypatch.setattr(sys, "argv", [str(folder / f"{name}.py"), *map(str, arguments)])
+            monkeypatch.setattr(sys, "argv", [module.__file__, *map(str, arguments)])
             module.main()
 
         return module, call

@@ -1,7 +1,6 @@
 """The paper in an hour: short, by itself, equal to the package, and one file that runs."""
 
 import ast
-import importlib.util
 import json
 import random
 import re
@@ -15,6 +14,7 @@ import torch
 import torch.nn.functional as F
 import weave
 from chapters import ROOT, read
+from programs import loaded
 
 from annotated.decoding import greedy
 from annotated.embedding import positional_encoding
@@ -28,10 +28,7 @@ PAGE, PROGRAM = ROOT / "book" / "the-hour.md", ROOT / "book" / "the_transformer.
 @pytest.fixture(scope="module")
 def hour():
     "The program as a module."
-    spec = importlib.util.spec_from_file_location("the_transformer", PROGRAM)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(PROGRAM)
 
 
 @pytest.fixture(scope="module")

@@ -1,31 +1,21 @@
 """The parser's rivals in benchmarks/: a treebank grammar, whose tree is the likeliest one that its rules allow, and
 the network of chapter 1 with a vocabulary for each side."""
 
-import importlib.util
 import math
 import sys
 from functools import cache
 
 import pytest
 import torch
-from chapters import ROOT
+from programs import BENCHMARKS, loaded
 
 from annotated.decoding import greedy
 from annotated.grammar import grammar_examples
 from annotated.parsing import _parse_brackets, _words_of, _write_tree, bracket_f1
 from annotated.recurrent import RecurrentSeq2Seq
 
-sys.path.append(str(ROOT / "benchmarks"))
-
-
-def program(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"18_{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-pcfg, parsing = program("pcfg"), program("parsing")
+sys.path.append(str(BENCHMARKS))
+pcfg, parsing = (loaded(BENCHMARKS / f"18_{name}.py") for name in ("pcfg", "parsing"))
 
 TREES = [example.tree for example in grammar_examples(train=300, validation=0, test=0)[0]]
 SEVERAL = "(S (NP (NNP Tom)) (VP (VBZ sees) (NP (DT a) (NN man)) (PP (IN in) (NP (DT a) (NN car))) (ADVP (RB here))) (. .))"

@@ -5,11 +5,10 @@ import signal
 from argparse import Namespace
 from copy import deepcopy
 from dataclasses import replace
-from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
 import torch
-from chapters import ROOT
+from programs import BENCHMARKS, loaded
 
 from annotated.cli import main
 from annotated.cpu import CPURun
@@ -240,9 +239,8 @@ def test_a_folder_of_before_there_was_a_choice_goes_on(tmp_path, capsys, few_pai
 @pytest.fixture
 def ladder(monkeypatch):
     "The program that makes the record of a quarter of an hour, with two small rungs and a small corpus."
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    module = module_from_spec(spec := spec_from_file_location("ladder", ROOT / "benchmarks" / "20_minutes.py"))
-    spec.loader.exec_module(module)
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    module = loaded(BENCHMARKS / "20_minutes.py")
     config, recipe = replace(TINY, vocab=330, norm="pre"), Recipe(source_tokens=200, target_tokens=200)
     every = {
         "Adam": module.Rung(config, CPURun, recipe, rates=(1e-3, 2e-3)),

@@ -1,10 +1,10 @@
 """The checker of shape comments catches each kind of wrong comment, and passes right ones."""
 
-import importlib.util
 import itertools
 
 import pytest
 import torch
+from programs import loaded
 from shapes import Misplaced, ShapeError, checked, claims, parse, unseen
 
 COUNT = itertools.count()
@@ -17,10 +17,7 @@ def module(tmp_path):
     def make(source: str):
         path = tmp_path / f"made{next(COUNT)}.py"
         path.write_text("import functools, torch\n" + source, encoding="utf-8")
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        made = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(made)
-        return made
+        return loaded(path)
 
     return make
 

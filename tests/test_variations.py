@@ -1,6 +1,5 @@
 """Chapter 17: the rows of Table 3 by name, other scores in every head, and the interval of one more training."""
 
-import importlib.util
 import json
 import statistics
 from dataclasses import asdict, fields, replace
@@ -9,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from programs import BENCHMARKS, loaded
 from shapes import checked, unseen
 
 from annotated import variations
@@ -175,11 +175,8 @@ def test_the_factors_fall_towards_the_normal_distributions():
 
 @pytest.fixture
 def script(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    spec = importlib.util.spec_from_file_location("variations_17", ROOT / "benchmarks" / "17_variations.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return loaded(BENCHMARKS / "17_variations.py")
 
 
 def options(script, **more):
