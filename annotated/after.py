@@ -220,8 +220,10 @@ def pretrain(
 
     def loss():
         rows = torch.randint(len(text), (64,), generator=generator)
-        ids = pad_batch([text[i] for i in rows.tolist()])  # (B, T)
-        return masked_loss(model, ids, *mask_words(ids, blank, generator=generator))
+        ids = pad_batch([text[i] for i in rows.tolist()], model.config.pad)  # (B, T)
+        seen, chosen = mask_words(ids, blank, generator=generator)  # (B, T), (B, T)
+        device = next(model.parameters()).device
+        return masked_loss(model, ids.to(device), seen.to(device), chosen.to(device))
 
     return _learn(model, loss, steps, rate)
 
@@ -281,6 +283,12 @@ class Classifier(nn.Module):
         return self.W(mean)  # (B, classes)
 
 
+def _padded(sequences, classifier):
+    """Sequences of identifiers as one tensor, (B, T), as a classifier reads them."""
+    device = next(classifier.parameters()).device
+    return pad_batch(sequences, classifier.model.config.pad).to(device)
+
+
 def finetune(
     classifier: Classifier, rows: Sequence[tuple[list[int], int]], steps: int, rate: float,
     seed: int = 0,
@@ -301,8 +309,9 @@ def finetune(
 
     def loss():
         chosen = torch.randint(len(rows), (32,), generator=generator).tolist()
-        labels = torch.tensor([rows[i][1] for i in chosen])  # (B,)
-        return F.cross_entropy(classifier(pad_batch([rows[i][0] for i in chosen])), labels)
+        ids = _padded([rows[i][0] for i in chosen], classifier)  # (B, T)
+        labels = torch.tensor([rows[i][1] for i in chosen], device=ids.device)  # (B,)
+        return F.cross_entropy(classifier(ids), labels)
 
     return _learn(classifier, loss, steps, rate)
 
@@ -310,8 +319,9 @@ def finetune(
 def _accuracy(classifier, rows):
     """The share, 0 to 1, of (identifiers, label) rows that a classifier gets right."""
     with _evaluating(classifier):
-        given = classifier(pad_batch([ids for ids, _ in rows])).argmax(-1)  # (B,)
-    return (given == torch.tensor([label for _, label in rows])).float().mean().item()
+        given = classifier(_padded([ids for ids, _ in rows], classifier)).argmax(-1)  # (B,)
+    labels = torch.tensor([label for _, label in rows], device=given.device)  # (B,)
+    return (given == labels).float().mean().item()
 
 
 def _judge(model, words, sentence, blank):
@@ -405,7 +415,7 @@ def generate(
         model: switched to evaluation mode while it writes.
         prompt: the beginnings, all of one length, (B, n), each from bos on.
         choose: maps logits (B, vocab) to identifiers (B,), such as `sample` or an argmax.
-        max_len: tokens to write at most.
+        max_len: tokens to write at most; learned positions may end before.
 
     Returns:
         B lists of identifiers: without the prompt, eos last where it was reached.
@@ -415,6 +425,8 @@ def generate(
     """
     if max_len < 1:
         raise ValueError(f"max_len must be 1 or more, not {max_len}")
+    if model.config.positions == "learned":
+        max_len = min(max_len, model.config.max_positions + 1 - prompt.shape[1])
     eos = model.config.eos
     rows: list[list[int]] = [[] for _ in prompt]
     ids = prompt

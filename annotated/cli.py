@@ -143,13 +143,18 @@ def _job_of(options):
     return hashes | search | {name: value for name, value in rare.items() if value}
 
 
+def _speak_unicode():
+    """Let standard output take all letters, which the system's encoding may lack."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+
+
 @contextmanager
 def _printed(source=None):
     """Standard output, in the form of `resumable_output`: nothing is done already."""
     if sys.stdout is None:  # the shell's >&-
         raise ValueError("standard output is closed: name a file by --output")
-    if hasattr(sys.stdout, "reconfigure"):  # the system's encoding may lack letters
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    _speak_unicode()
 
     def add(lines, text):
         sys.stdout.write(text)
@@ -571,6 +576,10 @@ def _run_evaluate(options):
     search = options.beam, options.alpha
     scores, outputs = _score(translator, pairs, *search, options.lowercase, options.tokenize)
     scores |= {"int8": True} if options.int8 else {}
+    if options.out:  # first: a closed or too narrow standard output must not cost the work
+        split = {"split": options.split} if options.corpus else {}
+        _write_scores(options.out, {**scores, "corpus": name, **split}, outputs)
+    _speak_unicode()
     count = scores["sentences"]
     left = len(pairs) - count
     print(f"BLEU {scores['bleu']:.2f}  {scores['signature']}")
@@ -578,9 +587,6 @@ def _run_evaluate(options):
     print(f"{name}, {count} sentences, beam {options.beam}, alpha {options.alpha}"
           + (", int8" if options.int8 else "")
           + (f"; {left} lines more have an empty side" if left else ""))
-    if options.out:
-        split = {"split": options.split} if options.corpus else {}
-        _write_scores(options.out, {**scores, "corpus": name, **split}, outputs)
 
 
 def _describe(corpus, config, run, used, scores=None):
@@ -641,6 +647,9 @@ def _backend_for(options):
     """A context that gives the `TrainingBackend` the options ask for."""
     config, recipe = _settings(options)
     asked = options.fast or options.compile or options.precision
+    if options.plain and (asked or "LOCAL_RANK" in os.environ):
+        what = "--compile, with --precision or in several processes"
+        raise ValueError(f"--plain cannot be had with {what}")
     if not asked and "LOCAL_RANK" not in os.environ:  # torchrun sets it
         start = Run if options.plain else _start_for(options.device, config, recipe)
         start = by_muon(start) if recipe.optimizer == "muon" else start
@@ -790,8 +799,11 @@ def _prepared(backend, options, corpus, config, recipe, data):
 
 
 @contextmanager
-def _undone(folder):
-    """After an error, a folder in which no run had begun holds nothing of this attempt."""
+def _undone(folder, made):
+    """After an error, a folder in which no run had begun holds nothing of this attempt.
+
+    One that was made for it is removed.
+    """
     begun = (folder / "run.json").exists()
     try:
         yield
@@ -801,7 +813,8 @@ def _undone(folder):
                 _remove(folder / name)
             with suppress(OSError):  # Windows removes no open file
                 _remove(folder / _MARK)
-                folder.rmdir()
+                if made:
+                    folder.rmdir()
         raise
 
 
@@ -815,9 +828,10 @@ def _train_as(backend, options):
             "longest": options.longest}
     _check_folder(folder)
     _check_same_run(folder, config=config, recipe=recipe, data=data)
+    made = not folder.exists()
     lock = file_lock(folder / _MARK, wait=False) if backend.writes else nullcontext()
     with lock:
-        with backend.in_turn(), _undone(folder) if backend.writes else nullcontext():
+        with backend.in_turn(), _undone(folder, made) if backend.writes else nullcontext():
             config, vocabulary, pairs, held_out = _prepared(
                 backend, options, corpus, config, recipe, data)
             batches = Batches(pairs, recipe.source_tokens, recipe.target_tokens, recipe.seed)
@@ -1081,7 +1095,7 @@ def _add_train(parser):
     _add_speed(parser)
     add("--valid-source", type=Path,
         help="held-out source sentences; default: about one pair "
-        "in fifty, 2000 at most, chosen by a hash of the text and never trained on")
+        "in fifty, about 2000 at most, chosen by a hash of the text and never trained on")
     add("--valid-target", type=Path, help="their translations")
     add("--out", type=_folder_name, required=True,
         help="folder for the model, its log and its checkpoints")

@@ -206,6 +206,8 @@ CORPORA = {
 def _published(name):
     """The corpus of this name; ValueError where there is none."""
     if name not in CORPORA:
+        if name == "grammar":
+            raise ValueError("the corpus grammar has no files: it is made, not fetched")
         known = ", ".join(["grammar", *CORPORA])
         raise ValueError(f"name={name!r} is no corpus; there are {known}")
     return CORPORA[name]
@@ -382,6 +384,7 @@ def fetch(name: str, folder: Path | str | None = None, **patience: Any) -> Path:
     Raises:
         ValueError: the name is unknown, a file cannot be had, the folder cannot be written.
     """
+    advice = "" if folder else "XDG_CACHE_HOME to a folder that can be written, or "
     folder = Path(folder or cache_folder())
     if not _missing_files(name, folder):
         return folder
@@ -392,9 +395,8 @@ def fetch(name: str, folder: Path | str | None = None, **patience: Any) -> Path:
                 _fetch_file(file, folder, **patience)
     except OSError as error:
         raise ValueError(
-            f"cannot write to {folder}: {error.strerror}; set XDG_CACHE_HOME to a folder "
-            "that can be written, "
-            f"or ANNOTATED_DATA to one that holds the files of {name}") from None
+            f"cannot write to {folder}: {error.strerror}; set {advice}"
+            f"ANNOTATED_DATA to one that holds the files of {name}") from None
     if missing:
         tqdm.write(CORPORA[name].licence, file=sys.stderr)
     return folder

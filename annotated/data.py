@@ -549,6 +549,8 @@ class Batches:
 
     def __call__(self, epoch: int = 0, position: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the worker's (source, target) of an epoch; `position` of them are done."""
+        if position < 0:
+            raise ValueError(f"position must be 0 or more batches, got {position}")
         plan = self.plan(epoch)
         first = self.worker + position * self.workers
         for done, k in enumerate(range(first, len(plan), self.workers), start=1):

@@ -28,6 +28,7 @@ from annotated.data import Subwords, Words, load_vocabulary, pad_batch
 from annotated.embedding import Embedding
 from annotated.files import _check_fields, atomic_write, read_json, write_json, write_text
 from annotated.layers import FusedLayerNorm, LayerNorm
+from annotated.multihead import MultiHeadAttention
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq, _check_ids
 from annotated.transformer import Config, Transformer
 
@@ -185,6 +186,7 @@ class _Beams:
 
     def __init__(self, sources, k, limits, penalty):
         self.sources, self.limits, self.penalty = sources, limits, penalty
+        self.worth = limits.new_tensor([penalty(n) for n in limits.tolist()], dtype=torch.float)
         self.length = 0
         # Of finished hypotheses:
         self.score = torch.full((len(sources), k), -math.inf, device=sources.device)  # (B, k)
@@ -233,13 +235,12 @@ class _Beams:
     def over(self, stop):
         """Which sentences need no further step, (B,)."""
         alive = self.log_p.masked_fill(self.done, -math.inf).amax(1)  # (B,)
-        longest = alive / torch.as_tensor(self.penalty(self.limits)).to(alive)  # (B,)
-        attainable = torch.maximum(alive / self.penalty(self.length), longest)  # (B,)
+        attainable = torch.maximum(alive / self.penalty(self.length), alive / self.worth)  # (B,)
         return (alive == -math.inf) | stop(self.score.amax(1), attainable)
 
     def keep(self, rows):
         """Drop the other sentences."""
-        for name in ("sources", "limits", "tokens", "log_p", "score", "lengths"):
+        for name in ("sources", "limits", "worth", "tokens", "log_p", "score", "lengths"):
             setattr(self, name, getattr(self, name)[rows])
 
     def best_first(self, row):
@@ -722,9 +723,31 @@ def _check_vocabulary(vocabulary, config):
                          "embeddings: they must be equally many")
 
 
-def _no_model(folder):
-    """Let an older model in a folder be none: its weights must not meet another vocabulary."""
-    for name in ("config.json", Words.filename, Subwords.filename):
+def _is_dot_product(module):
+    """Whether a `MultiHeadAttention` computes what chapter 2's attention does, by a trial."""
+    generator = torch.Generator().manual_seed(0)
+    widths = (W.out_features // module.h for W in (module.W_Q, module.W_K, module.W_V))
+    Q, K, V = (torch.randn(1, module.h, 3, width, generator=generator) for width in widths)
+    like = module.W_O.weight
+    trial = Q.to(like), K.to(like), V.to(like)  # (1, h, 3, d_k) twice, (1, h, 3, d_v)
+    function = getattr(module.attention, "attention", module.attention)  # without its dropout
+    with torch.no_grad():
+        given = function(*trial)  # (1, h, 3, d_v)
+        wanted = scaled_dot_product_attention(*trial)  # (1, h, 3, d_v)
+    return torch.allclose(given, wanted, atol=1e-4 if like.dtype.itemsize >= 4 else 0.05)
+
+
+def _check_attention(model):
+    """Refuse a model with an attention of its own, which no file keeps: ValueError."""
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention) and not _is_dot_product(module):
+            raise ValueError("the model's attention is not scaled_dot_product_attention, and "
+                             "files keep no other: keep its state_dict, and the function")
+
+
+def _only_vocabulary(folder, filename):
+    """Remove the vocabulary of another kind that an older model may have left in a folder."""
+    for name in {Words.filename, Subwords.filename} - {filename}:
         (folder / name).unlink(missing_ok=True)
 
 
@@ -738,16 +761,20 @@ def save(folder: Path | str, model: nn.Module, vocabulary: Any, about: str = "")
         about: what the README is to say of data, licence and limits.
 
     Raises:
-        ValueError: the vocabulary is not of the model's size.
+        ValueError: the vocabulary is not of the model's size, or the model has been given an
+            attention that computes something else, which a file cannot keep.
     """
     config: Any = model.config
     _check_vocabulary(vocabulary, config)
+    _check_attention(model)
     folder = Path(folder)
     with (atomic_write(folder / vocabulary.filename) as words,
           atomic_write(folder / "model.safetensors") as weights):
         vocabulary.save(words)
         save_model(model, str(weights))
-        _no_model(folder)  # until all of the new one is there
+        # No model until all of the new one is there: old weights must not meet a new vocabulary.
+        (folder / "config.json").unlink(missing_ok=True)
+    _only_vocabulary(folder, vocabulary.filename)
     write_text(folder / "README.md", about)
     what = {"kind": type(model).__name__, "config": asdict(config)}
     write_json(folder / "config.json", what)  # last: a folder without it is no model

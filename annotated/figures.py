@@ -65,7 +65,10 @@ def _recording(model):
     def hook(kind, module, inputs):
         x, memory, *mask = inputs
         Q = module.split(module.W_Q(x))  # (B, h, T, d_k)
-        K, _ = module.keys_values(memory)  # (B, h, S, d_k)
+        if isinstance(memory, tuple):  # chapter 14's joint projections have made them
+            K = module.split(memory[0])  # (B, h, S, d_k)
+        else:
+            K, _ = module.keys_values(memory)  # (B, h, S, d_k)
         seen[kind].append(attention_weights(Q, K, *mask))
 
     with ExitStack() as stack:

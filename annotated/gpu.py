@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from annotated.attention import _check_mask, _check_sizes, _check_values, scaled_dot_product_attention
-from annotated.data import Batches, _Plan, _plan_batches
+from annotated.data import Batches, _Plan, _plan_batches, make_batch
 from annotated.layers import FusedLayerNorm, LayerNorm
 from annotated.masks import causal_mask
 from annotated.multihead import AttentionDropout, MultiHeadAttention
@@ -199,10 +199,16 @@ def fused_causal_attention(
     return _attend(Q, K, V, None, dropout, causal=True)
 
 
+def _inner_attention(module):
+    """The function with which a `MultiHeadAttention` attends, without its dropout."""
+    dropped = isinstance(module.attention, AttentionDropout)
+    return module.attention.attention if dropped else module.attention
+
+
 def _use_attention(module, attention):
     """Let a `MultiHeadAttention` make its scaled dot products elsewhere, dropout kept."""
     dropped = isinstance(module.attention, AttentionDropout)
-    inner = module.attention.attention if dropped else module.attention
+    inner = _inner_attention(module)
     if inner in (scaled_dot_product_attention, fused_attention, fused_causal_attention):
         if dropped:  # a new one, since the attentions of a layer share theirs
             attention = AttentionDropout(attention, module.attention.P_drop)
@@ -351,7 +357,8 @@ def _loss_piece(x, W, target, eps, pad):
     lost = total - (1 - eps) * logits.gather(-1, right) - eps * logits.mean(-1, keepdim=True)
     # Compared, not scattered: one kernel can then make the slope of one reading of the logits.
     here = torch.arange(len(W), device=x.device) == right  # (n, vocab)
-    slope = (logits - total).exp() - eps / len(W) - (1 - eps) * here  # (n, vocab)
+    kept = logits.new_full((), 1 - eps)  # times a boolean, a Python number would be float32
+    slope = (logits - total).exp() - eps / len(W) - kept * here  # (n, vocab)
     return (lost * real).sum(), (slope * real).to(x.dtype)
 
 
@@ -395,8 +402,9 @@ class _LossInPieces(torch.autograd.Function):
     def backward(ctx, above):
         """Gradients by x and W; above is a scalar."""
         by_x, by_W = ctx.saved_tensors
-        # In 32 bits: a factor that is rounded to 16 would shift every gradient alike.
-        return (by_x.float() * above).to(by_x.dtype), by_W * above, None, None
+        # At least 32 bits: a factor that is rounded to 16 would shift every gradient alike.
+        wide = torch.promote_types(by_x.dtype, torch.float32)
+        return (by_x.to(wide) * above).to(by_x.dtype), by_W * above, None, None
 
 
 def chunked_loss(x: Tensor, W: Tensor, target: Tensor, pieces: _Pieces | None = None) -> Tensor:
@@ -461,7 +469,7 @@ class StaticBatches(Batches):
 
     Args:
         multiple: lengths are rounded up to multiples of this.
-        eos, pad, bos: identifiers of the rows that fill up.
+        eos, pad, bos: identifiers in the batches, and of the rows that fill up.
         others: as for `Batches`.
 
     Raises:
@@ -495,7 +503,8 @@ class StaticBatches(Batches):
 
     def build(self, plan: _Plan, k: int) -> tuple[Tensor, Tensor]:
         """Batch k of a plan: source (rows, L) and target (rows, L + 1)."""
-        source, target = super().build(plan, k)
+        pairs: Any = self.pairs
+        source, target = make_batch([pairs[i] for i in plan[k].tolist()], self.bos, self.pad)
         L = self._rounded(max(source.shape[1], target.shape[1] - 1))
         rows = min(self.source_tokens, self.target_tokens) // L
         wide = source.new_full((rows, L), self.pad)  # (rows, L)
@@ -619,6 +628,9 @@ class UnpaddedObjective(Objective):
         for module in model.modules():
             if isinstance(module, MultiHeadAttention):
                 _use_attention(module, unpadded_attention)
+                if _inner_attention(module) is not unpadded_attention:
+                    raise ValueError("the model has an attention that knows no packed sentences: "
+                                     "train it by Objective")
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """The loss of source (B, S), target (B, T + 1), as `Objective` gives it."""

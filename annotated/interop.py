@@ -22,10 +22,12 @@ from torch import nn
 from annotated.data import Subwords, pad_batch
 from annotated.decoding import (
     Translator,
+    _check_attention,
     _check_device,
     _check_layers,
     _check_logits,
     _check_memory,
+    _check_search,
     _check_vocabulary,
     _evaluating,
     _select,
@@ -436,6 +438,15 @@ def _check_rules(folder, about, forbidden, vocab):
         raise ValueError(f"{folder}: bad_words_ids must be lists of tokens below {vocab}")
 
 
+_LACKING = (
+    "early_stopping", "do_sample", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
+    "min_length", "min_new_tokens", "max_new_tokens", "suppress_tokens", "begin_suppress_tokens",
+    "forced_bos_token_id", "sequence_bias", "diversity_penalty",
+    "exponential_decay_length_penalty")
+
+_LACKING_OVER_1 = "repetition_penalty", "encoder_repetition_penalty", "num_beam_groups"
+
+
 def _read_generation(folder, vocab=2**31):
     """The `_Generation` of a MarianMT folder; older folders keep it in config.json.
 
@@ -443,16 +454,17 @@ def _read_generation(folder, vocab=2**31):
         ValueError: it asks for what this search lacks, forbids sequences of tokens, or holds
             what makes no sense.
     """
-    lacking = (
-        "early_stopping", "do_sample", "no_repeat_ngram_size", "min_length", "min_new_tokens",
-        "max_new_tokens", "suppress_tokens")
     files = [Path(folder, name) for name in ("config.json", "generation_config.json")]
     about = {k: v for path in files if path.is_file() for k, v in read_json(path).items()}
     forbidden = about.get("bad_words_ids") or []
     _check_rules(folder, about, forbidden, vocab)
-    asked = [name for name in lacking if about.get(name)]
+    asked = [name for name in _LACKING if about.get(name)]
     asked += ["bad_words_ids of several tokens"] * any(len(ids) != 1 for ids in forbidden)
-    asked += ["repetition_penalty"] * (about.get("repetition_penalty") not in (None, 1))
+    asked += [name for name in _LACKING_OVER_1 if about.get(name) not in (None, 1)]
+    forced = about.get("forced_eos_token_id")
+    eos = about.get("eos_token_id", forced)
+    asked += ["several eos_token_id"] * isinstance(eos, list)
+    asked += ["another forced_eos_token_id"] * (forced not in (None, eos))
     if asked:
         raise ValueError(f"{folder} asks for {', '.join(asked)}, which this search lacks")
     power = about.get("length_penalty")
@@ -461,7 +473,7 @@ def _read_generation(folder, vocab=2**31):
         power=1.0 if power is None else float(power),
         max_len=(about.get("max_length") or 512) - 1,
         forbidden=tuple(ids[0] for ids in forbidden),
-        forced_eos=about.get("forced_eos_token_id") is not None,
+        forced_eos=forced is not None,
         renormalise=bool(about.get("renormalize_logits")))
 
 
@@ -616,12 +628,25 @@ class PublishedTranslator(MarianTranslator):
 
     def search(self, batch: list, beam: int, alpha: float, k: int = 0) -> list:
         """The hypotheses, (ids, score), of lists of identifiers that fit one batch."""
+        _check_search(beam, lambda n: float(n) ** alpha, torch.tensor([self.how.max_len]))
         device = next(self.model.parameters()).device
         source = pad_batch(batch, self.model.config.pad).to(device)  # (B, S)
         if beam == 1 and not k:  # nobody asks for scores
             return [[(ids, 0.0)] for ids in greedy(self.quick, source, self.how.max_len)]
         how = replace(self.how, beam=beam, power=alpha)
         return _published_search(self.quick.model, source, how)
+
+
+def _check_marian(vocabulary, config, said="the vocabulary"):
+    """Refuse a `MarianVocabulary` of another model: ValueError."""
+    c = config
+    rows = c.source_vocab or c.vocab, c.vocab
+    for ids, size in zip((vocabulary.source_ids, vocabulary.target_ids), rows):
+        if not all(0 <= i < size for i in ids.values()):
+            raise ValueError(f"{said} leaves the model's 0..{size - 1}")
+        if (ids["</s>"], ids["<pad>"]) != (c.eos, c.pad):
+            given = f"{ids['</s>']} and {ids['<pad>']}, the model {c.eos} and {c.pad}"
+            raise ValueError(f"for </s> and <pad> {said} has {given}")
 
 
 def load_marian(
@@ -646,15 +671,8 @@ def load_marian(
     folder = _find_folder(folder)
     model = from_marian(folder)
     vocabulary = MarianVocabulary(folder)
-    c = model.config
-    rows = c.source_vocab or c.vocab, c.vocab
-    for ids, size in zip((vocabulary.source_ids, vocabulary.target_ids), rows):
-        if not all(0 <= i < size for i in ids.values()):
-            raise ValueError(f"the vocabulary of {folder} leaves the model's 0..{size - 1}")
-        if (ids["</s>"], ids["<pad>"]) != (c.eos, c.pad):
-            given = f"{c.eos} and {c.pad}, the vocabulary {ids['</s>']} and {ids['<pad>']}"
-            raise ValueError(f"for </s> and <pad> config.json of {folder} has {given}")
-    how = _read_generation(folder, c.vocab)
+    _check_marian(vocabulary, model.config, f"the vocabulary of {folder}")
+    how = _read_generation(folder, model.config.vocab)
     return kind(model.to(device), vocabulary, how, int8=int8)
 
 
@@ -703,6 +721,7 @@ def _marian_vocabulary(vocabulary, config):
         ValueError: a Subwords of another size, or the model has a source_vocab.
     """
     if isinstance(vocabulary, MarianVocabulary):
+        _check_marian(vocabulary, config)
         tables = {"vocab.json": vocabulary.source_ids}
         if config.source_vocab is not None:
             tables["target_vocab.json"] = vocabulary.target_ids
@@ -794,6 +813,7 @@ def to_marian(
         ValueError: the model has no counterpart; the message names the field.
         TypeError: the vocabulary is of another kind.
     """
+    _check_attention(model)
     c = model.config
     wanted = {
         "norm": (c.norm, "post"), "final_norm": (c.last_norm, False),
@@ -851,8 +871,10 @@ def to_torch(model: Transformer) -> nn.Transformer:
     The weights are copies; training or evaluation mode is as in the model.
 
     Raises:
-        ValueError: h * d_k or h * d_v is not d_model, which torch cannot have.
+        ValueError: h * d_k or h * d_v is not d_model, or the attention is another one, which
+            torch cannot have.
     """
+    _check_attention(model)
     c = model.config
     if {c.h * c.key_width, c.h * c.value_width} != {c.d_model}:
         given = f"h={c.h}, d_k={c.key_width}, d_v={c.value_width}"
@@ -869,32 +891,44 @@ def to_torch(model: Transformer) -> nn.Transformer:
             part.dropout = c.P_drop_attention
         if isinstance(part, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
             part.dropout.p = c.P_drop_ffn
+    theirs.to(next(model.parameters()))
     with torch.no_grad():
         for ours, other in _both_stacks(model, theirs):
             other.copy_(torch.zeros_like(other) if ours[0] is None else torch.cat(ours))
-    return theirs.to(next(model.parameters())).train(model.training)
+    return theirs.train(model.training)
+
+
+def _layer_choices(layer):
+    """What a layer of torch's says of itself, as fields of a Config."""
+    names = {f: name for name, f in _ACTIVATIONS.items()} | {F.relu: "relu"}
+    if layer.linear1.bias is None:
+        raise ValueError("theirs must have biases")
+    if layer.activation not in names:
+        known = ", ".join(_ACTIVATIONS)
+        raise ValueError(f"theirs must have one of {known}, got {layer.activation}")
+    return {
+        "h": layer.self_attn.num_heads, "d_ff": layer.linear1.out_features,
+        "activation": names[layer.activation], "norm": "pre" if layer.norm_first else "post",
+        "eps_norm": layer.norm1.eps, "P_drop": layer.dropout1.p,
+        "P_drop_attention": layer.self_attn.dropout, "P_drop_ffn": layer.dropout.p,
+    }
 
 
 def _torch_choices(theirs):
     """What an `nn.Transformer` says of itself, as fields of a Config; see `from_torch`."""
     encoder, decoder = theirs.encoder, theirs.decoder
-    layer = encoder.layers[0]
+    if (encoder.norm is None) != (decoder.norm is None):
+        raise ValueError("theirs must have a norm at the end of both stacks or of none")
+    first, *others = map(_layer_choices, [*encoder.layers, *decoder.layers])
+    if encoder.norm is not None:
+        others += [{**first, "eps_norm": stack.norm.eps} for stack in (encoder, decoder)]
+    for name, value in first.items():
+        if any(other[name] != value for other in others):
+            raise ValueError(f"theirs must have one {name} in all layers of both stacks")
     depth = len(encoder.layers)
-    names = {f: name for name, f in _ACTIVATIONS.items()} | {F.relu: "relu"}
-    if layer.linear1.bias is None or (encoder.norm is None) != (decoder.norm is None):
-        what = "biases, and a norm at the end of both stacks or of none"
-        raise ValueError(f"theirs must have {what}")
-    if layer.activation not in names:
-        known = ", ".join(_ACTIVATIONS)
-        raise ValueError(f"theirs must have one of {known}, got {layer.activation}")
-    return {
+    return first | {
         "N": depth, "N_decoder": _unless_equal(len(decoder.layers), depth),
-        "d_model": theirs.d_model, "h": theirs.nhead,
-        "d_ff": layer.linear1.out_features, "activation": names[layer.activation],
-        "norm": "pre" if layer.norm_first else "post", "bias": True,
-        "final_norm": encoder.norm is not None,
-        "eps_norm": layer.norm1.eps, "P_drop": layer.dropout1.p,
-        "P_drop_attention": layer.self_attn.dropout, "P_drop_ffn": layer.dropout.p,
+        "d_model": theirs.d_model, "bias": True, "final_norm": encoder.norm is not None,
     }
 
 
@@ -913,14 +947,14 @@ def from_torch(theirs: nn.Transformer, vocab: int, **fields: Any) -> Transformer
     if not isinstance(theirs, nn.Transformer):
         raise TypeError(f"theirs must be an nn.Transformer, got {type(theirs).__name__}")
     choices = _torch_choices(theirs)
-    if given := sorted(choices.keys() & fields.keys()):
+    if given := sorted({"d_k", "d_v", *choices} & fields.keys()):
         raise ValueError(f"theirs decides {', '.join(given)}: leave that out")
-    model = Transformer(Config(vocab=vocab, **choices, **fields))
+    model = Transformer(Config(vocab=vocab, **choices, **fields)).to(next(theirs.parameters()))
     with torch.no_grad():
         for ours, other in _both_stacks(model, theirs):
             for mine, part in zip(ours, other.chunk(len(ours))):
                 mine.copy_(part)
-    return model.to(next(theirs.parameters())).train(theirs.training)
+    return model.train(theirs.training)
 
 
 class _Table(nn.Module):
@@ -999,6 +1033,8 @@ def _graph_names(N):
 
 def to_onnx(model: Transformer, folder: Path | str) -> None:
     """Write a Transformer as two ONNX graphs: encoder.onnx and step.onnx, of any B, S and t.
+
+    Their table of sinusoids has 1024 rows, so that S and t are 1024 at most.
 
     The caller loops: `memory.*` from the encoder; `past.*` empty at first, (B, h, 0, d_k)
     and (B, h, 0, d_v), then `new.*` of the step before.

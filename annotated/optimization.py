@@ -88,8 +88,8 @@ def label_smoothed_loss(
     if logits.dtype.itemsize < 4:  # a sum over the vocabulary needs more digits
         logits = logits.float()
     return F.cross_entropy(
-        logits.flatten(0, -2),
-        target.flatten(),
+        logits.reshape(-1, logits.shape[-1]),
+        target.flatten().long(),
         ignore_index=pad,
         label_smoothing=eps,
         reduction=reduction,

@@ -248,7 +248,11 @@ def save_checkpoint(
 
     Raises:
         OSError: if the disk takes no more; earlier checkpoints are then as they were.
+        ValueError: keep or every is less than 1.
     """
+    for name, value in (("keep", keep), ("every", every)):
+        if value < 1:
+            raise ValueError(f"{name} must be 1 or more, got {value}")
     states = adam.state_dict()["state"].items()
     moments = {f"{i}.{name}": value for i, state in states for name, value in state.items()}
     checkpoints = Path(folder, "checkpoints")
@@ -265,10 +269,17 @@ def save_checkpoint(
 
 @contextmanager
 def _checkpoint_errors(checkpoint):
-    """Turn whatever is wrong with a checkpoint's files into a ValueError that names it."""
+    """Turn whatever is wrong with a checkpoint's files into a ValueError that names it.
+
+    A disk that cannot be read now, or a lack of memory, says nothing about the files.
+    """
     try:
         yield
     except Exception as error:
+        absent = FileNotFoundError, IsADirectoryError, NotADirectoryError
+        passing = OSError, MemoryError, torch.OutOfMemoryError
+        if isinstance(error, passing) and not isinstance(error, absent):
+            raise
         reason = " ".join(str(error).split())[:200]
         message = f"{checkpoint} does not fit this model or is damaged: {reason}"
         raise ValueError(message) from error
@@ -291,13 +302,15 @@ def _read_progress(checkpoint, *names):
 
 
 def load_checkpoint(
-    checkpoint: Path, model: nn.Module, adam: torch.optim.Optimizer
+    checkpoint: Path | str, model: nn.Module, adam: torch.optim.Optimizer
 ) -> dict[str, Any]:
     """Put weights and optimizer back as they were; returns the progress.
 
     Raises:
+        OSError: if a file cannot be read now.
         ValueError: if the weights do not fit the model, or a file is damaged.
     """
+    checkpoint = Path(checkpoint)
     with _checkpoint_errors(checkpoint):
         progress = _read_progress(checkpoint, "model.safetensors", "adam.safetensors")
         load_model(model, str(checkpoint / "model.safetensors"))
@@ -539,7 +552,7 @@ class _Report:
         self.tokens = 0
         self.late = int(next(run.model.parameters()).is_cuda)
         self.began = time.monotonic()
-        self.before = max((line.get("seconds", 0) for line in log.lines), default=0)
+        self.before = max(line.get("seconds", 0) for line in [run.notes, *log.lines])
         self.messages = _Messages.of(sys.stderr)
         style = {"unit": "step", "dynamic_ncols": True, "mininterval": 0.5}
         self.bar = tqdm(total=steps, initial=run.step, file=self.messages, **style)
@@ -565,9 +578,16 @@ class _Report:
                 raise _not_finite(what, self.run.folder, line["step"], place)
             self.log.add(**{**line, "loss": round(loss, 6)})
             self.tokens += line["tokens"]
-            speed = f"{self.tokens / (time.monotonic() - self.began):,.0f}/s"
+            speed = f"{self.tokens / max(time.monotonic() - self.began, 1e-3):,.0f}/s"
             self.bar.set_postfix(loss=f"{loss:.3f}", tokens=speed, refresh=False)
             self.bar.update()
+
+    def save(self, recipe, signals):
+        """Write all lines, then a checkpoint, which remembers the seconds."""
+        self.settle(signals=signals)
+        self.log.flush()
+        self.run.notes["seconds"] = self.seconds()
+        self.run.save(recipe.keep, recipe.save_every)
 
     def seconds(self):
         """How long the training has taken, what came before it was stopped included."""
@@ -614,12 +634,11 @@ def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterab
                 log.add(step=run.step, seconds=report.seconds(), **evaluate(model.eval()))
             asked = run.stops(signals)
             if asked or last or run.step % recipe.save_every == 0:
-                report.settle(signals=signals)
-                log.flush()
-                run.save(recipe.keep, recipe.save_every)
+                report.save(recipe, signals)
             if asked:
                 what = f"stopped after update {run.step}"
-                raise KeyboardInterrupt(f"{what}; the same command goes on from there")
+                again = "" if folder is None else "; the same command goes on from there"
+                raise KeyboardInterrupt(what + again)
     return log.lines
 
 
@@ -637,8 +656,8 @@ def average(model: nn.Module, folder: Path | str, k: int = 5) -> int:
     Raises:
         ValueError: k is less than 1, or checkpoints are missing, damaged or another model's.
     """
-    if k < 1:
-        raise ValueError(f"k must be 1 or more, got {k}")
+    if type(k) is not int or k < 1:
+        raise ValueError(f"k must be a whole number, 1 or more, got {k!r}")
     found = list_checkpoints(folder)[-k:]
     if not found:
         raise ValueError(f"no checkpoint in {Path(folder, 'checkpoints')}: train first")

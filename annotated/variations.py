@@ -78,16 +78,17 @@ def shrink(config: Config, width: int = 8, depth: int = 2) -> Config:
     Args:
         config: a configuration at the paper's size.
         width: divides d_model and d_ff, and d_k and d_v where the configuration states them.
-        depth: divides N.
+        depth: divides N, and N_decoder where the configuration states it.
 
     Raises:
         ValueError: width or depth does not divide a size.
     """
-    factors = {"N": depth, "d_model": width, "d_ff": width, "d_k": width, "d_v": width}
+    factors = {"N": depth, "N_decoder": depth}
+    factors |= dict.fromkeys(("d_model", "d_ff", "d_k", "d_v"), width)
     sizes: dict[str, Any] = {}
     for name, factor in factors.items():
         size = getattr(config, name)
-        if size is None:  # d_k or d_v, which follows from d_model
+        if size is None:  # d_k, d_v or N_decoder, which follows from another
             continue
         if size % factor:
             raise ValueError(f"{name}={size} cannot be divided by {factor}")

@@ -268,7 +268,7 @@ def test_padding_changes_no_label():
 
 def test_accuracy_counts_what_is_right():
     rows = [([4], 0), ([5], 1), ([6], 1), ([7], 1)]
-    fixed = nn.Module()
+    fixed = Classifier(MaskedModel(replace(TINY, vocab=11)), 2)
     fixed.forward = lambda ids: F.one_hot((ids[:, 0] > 5).long(), 2).float()
     assert _accuracy(fixed, rows) == 0.75
 
@@ -401,6 +401,24 @@ def test_greedy_generation_is_the_argmax_without_a_cache(names):
     model.train()
     assert generate(model, prompt, lambda logits: logits.argmax(-1), 12) == expected
     assert model.training
+
+
+def test_generation_ends_where_learned_positions_do():
+    model = LanguageModel(replace(TINY, vocab=23, positions="learned", max_positions=8))
+    rows = generate(model, torch.full((2, 3), 4), lambda logits: torch.full((2,), 5), 50)
+    assert rows == [[5] * 6] * 2  # the last token that is written is not read
+
+
+def test_training_pads_with_the_models_own_identifier():
+    model = MaskedModel(replace(TINY, vocab=23, pad=3, bos=0, unk=1))
+    read = []
+    model.register_forward_pre_hook(lambda module, inputs: read.append(inputs[0]))
+    pretrain(model, [[0, 5, 2], [0, 5, 6, 7, 2]], 22, 1, 1e-3)
+    classifier = Classifier(model, 2)
+    classifier.register_forward_pre_hook(lambda module, inputs: read.append(inputs[0]))
+    finetune(classifier, [([0, 5, 2], 0), ([0, 5, 6, 7, 2], 1)], 1, 1e-3)
+    after._accuracy(classifier, [([0, 5, 2], 0), ([0, 5, 6, 7, 2], 1)])
+    assert len(read) >= 3 and all((ids[ids[:, 2] == 2][:, 3:] == 3).all() for ids in read)
 
 
 def test_generation_ends_with_the_last_eos():

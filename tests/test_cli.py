@@ -704,6 +704,26 @@ def test_evaluate_prints_the_score_with_its_signature(model, text, tmp_path, cal
     assert status == 0 and "case:lc" in out and "tok:char" in out and "beam 1" in out
 
 
+def test_what_evaluate_has_scored_is_written_before_it_is_said(text, fake, tmp_path, called, monkeypatch):
+    asked = "evaluate", "--model", fake, "--source", text / "train.en", "--target", text / "train.de", "--out", tmp_path / "out"
+
+    def closed(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(cli, "print", closed, raising=False)
+    assert called(*asked)[0] == 141
+    assert set(contents(tmp_path / "out")) == {"outputs.txt", "scores.json"}
+
+
+def test_plain_is_not_forgotten_beside_what_implies_fast(text, tmp_path, called, monkeypatch):
+    files = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, "--steps", 1, "--plain", "--out", tmp_path / "out"]
+    for more in (["--compile"], ["--precision", "float32"]):
+        status, _, said = called(*files, *more)
+        assert status == 2 and "--plain cannot be had with --compile, with --precision or in several processes" in said
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert called(*files)[0] == 2 and not (tmp_path / "out").exists()
+
+
 # ---- what is wrong, and what helps
 
 
@@ -1090,6 +1110,8 @@ def test_a_training_that_is_refused_leaves_the_folder_as_it_was(text, tmp_path, 
     for more in (["--vocab", 8000], ["--source_tokens", 2], ["--longest", 1], ["--N", 100_000_000], ["--h", 3]):
         assert called(*files, *more, "--out", tmp_path / "out")[0] == 2 and not (tmp_path / "out").exists(), more
     (tmp_path / "out").mkdir()
+    assert called(*files, "--vocab", 8000, "--out", tmp_path / "out")[0] == 2
+    assert list((tmp_path / "out").iterdir()) == []  # it was there before
     (tmp_path / "out" / cli._MARK).touch()  # as an older version left it
     (tmp_path / "out" / "words.txt").write_text("mine")
     status, _, said = called(*files, "--out", tmp_path / "out")

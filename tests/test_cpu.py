@@ -280,7 +280,7 @@ def test_a_resumed_training_keeps_what_was_chosen(tmp_path):
     assert torch.equal(resumed, whole)
     assert said[0] == said[1] and "4 kinds by oneDNN" in said[0]
     for checkpoint in list_checkpoints(tmp_path / "stopped"):
-        assert json.loads((checkpoint / "progress.json").read_text())["notes"] == {"onednn": CHOSEN}
+        assert json.loads((checkpoint / "progress.json").read_text())["notes"]["onednn"] == CHOSEN
 
 
 def test_a_training_begun_the_plain_way_goes_on_in_it(tmp_path):
@@ -308,7 +308,7 @@ def test_the_command_line_says_how_it_trains(options, line, tmp_path, capsys, fe
     assert main([*SHORT.split(), "--device", "cpu", "--out", str(tmp_path / "model"), *options]) == 0
     assert ("without padding" in capsys.readouterr().err) == line
     notes = json.loads((list_checkpoints(tmp_path / "model")[-1] / "progress.json").read_text())["notes"]
-    assert notes == ({"onednn": {}} if line else {}), "a model of few weights is not calibrated"
+    assert notes.get("onednn") == ({} if line else None), "a model of few weights is not calibrated"
 
 
 @pytest.mark.parametrize("d_ff, sizes", [(512, True), (256, False)])

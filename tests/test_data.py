@@ -313,6 +313,11 @@ def test_identifiers_beyond_the_vocabulary_are_refused(kind, subwords):
         vocabulary.decode([4, len(vocabulary)])
 
 
+def test_an_epoch_has_no_batch_before_the_first():
+    with pytest.raises(ValueError, match="position must be 0 or more batches, got -1"):
+        next(token_batches([([5, 2], [6, 2])] * 3, 6, 6, start=-1))
+
+
 def test_word_for_word_takes_no_mark_for_a_word():
     pairs = [("a T-shirt .", "ein T-Shirt ."), ("a T-shirt, a dog .", "ein T-Shirt, ein Hund ."), ("a cat .", "ein Kater .")]
     assert word_for_word_baseline(pairs, ["a T-shirt ."]) == ["ein T-Shirt."]

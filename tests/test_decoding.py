@@ -20,7 +20,8 @@ import pytest
 import torch
 from torch import nn
 
-from annotated import decoding
+from annotated import decoding, files
+from annotated.attention import scaled_dot_product_attention
 from annotated.data import Words
 from annotated.decoding import (
     Translator,
@@ -957,6 +958,48 @@ def test_a_save_that_fails_leaves_the_older_model(tmp_path, monkeypatch):
     again = decoding.load(tmp_path)
     assert again.vocabulary.words == words.words
     torch.testing.assert_close(again.model.state_dict(), old.state_dict())
+
+
+@pytest.mark.parametrize("at", ["words.txt", "model.safetensors", "README.md", "config.json"])
+def test_an_interrupted_save_keeps_a_vocabulary_to_go_on_with(at, tmp_path, monkeypatch):
+    model, words = Transformer(replace(TINY, vocab=9)), Words(["a", "b", "c", "d", "e"])
+    decoding.save(tmp_path, model, words)
+    plain = files.fsync
+
+    def interrupted(path):
+        if at in Path(path).name:
+            raise KeyboardInterrupt
+        plain(path)
+
+    monkeypatch.setattr(files, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        decoding.save(tmp_path, model, words)
+    assert decoding.load_vocabulary(tmp_path).words == words.words
+    monkeypatch.undo()
+    decoding.save(tmp_path, model, words)
+    torch.testing.assert_close(decoding.load(tmp_path).model.state_dict(), model.state_dict())
+
+
+def test_an_attention_that_no_file_keeps_is_not_saved(tmp_path):
+    def shifted(Q, K, V, mask=None, dropout=0.0):
+        return scaled_dot_product_attention(Q + 1, K, V, mask, dropout)
+
+    for attention in (shifted, torch.nn.functional.scaled_dot_product_attention):
+        for P_drop in (0.0, 0.3):
+            config = replace(TINY, vocab=9, P_drop_attention=P_drop)
+            call = partial(decoding.save, tmp_path / "model", Transformer(config, attention), Words(["a", "b", "c", "d", "e"]))
+            if attention is shifted:
+                with pytest.raises(ValueError, match="^the model's attention is not scaled_dot_product_attention"):
+                    call()
+                assert not (tmp_path / "model").exists()
+            else:
+                call()
+
+
+def test_a_penalty_may_be_a_function_of_numbers_alone():
+    model, source = random_model("transformer", 0), torch.tensor([[3, 2, 0], [3, 4, 2]])
+    of_numbers, of_tensors = (hypotheses(model, source, 2, penalty) for penalty in (math.sqrt, lambda n: n**0.5))
+    assert [[ids for ids, _ in found] for found in of_numbers] == [[ids for ids, _ in found] for found in of_tensors]
 
 
 def test_a_vocabulary_of_the_other_kind_does_not_stay(tmp_path):

@@ -22,6 +22,7 @@ from shapes import checked, unseen
 
 from annotated import figures
 from annotated.attention import scaled_dot_product_attention
+from annotated.cpu import CPUObjective
 from annotated.data import Subwords, Words, split_words
 from annotated.decoding import Translator, _evaluating
 from annotated.figures import (
@@ -47,6 +48,7 @@ from annotated.figures import (
     viewer,
     without_head,
 )
+from annotated.gpu import fuse, join_projections
 from annotated.grammar import Example, grammar_examples
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.transformer import TINY, Transformer
@@ -116,6 +118,15 @@ def test_the_maps_are_the_weights_the_model_averages_with(norm, bias):
     for (kind, layer), wanted in zip(order, seen, strict=True):
         torch.testing.assert_close(found[kind][layer], wanted)
     assert found["cross"].shape == (N, B, H, T, S) and found["encoder"].shape == (N, B, H, S, S)
+
+
+@pytest.mark.parametrize("faster", [fuse, join_projections, lambda net: CPUObjective(net).model], ids=["fused", "joint", "packed"])
+def test_the_faster_versions_show_the_same_weights(faster):
+    net = model(bias=True)
+    before = attention_maps(net, *batch())
+    after = attention_maps(faster(net), *batch())
+    for kind, weights in before.items():
+        torch.testing.assert_close(after[kind], weights)
 
 
 def test_nobody_looks_at_padding_or_at_the_future():
@@ -311,6 +322,7 @@ def test_a_head_is_cut_out_and_put_back():
 def test_shape_comments():
     with checked(figures) as seen:
         attention_maps(model(), *batch())
+        attention_maps(join_projections(model()), *batch())
         _look(translator(), "w1 w2", "w3")
         _mass([maps()], "cross", [(0, 1, (0,))])
         _position_share([maps()], "cross", [(0, 1, (0,))])

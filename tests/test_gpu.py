@@ -389,6 +389,30 @@ def test_few_shapes_hold_every_pair_once_within_the_budget():
         list(gpu.StaticBatches(pairs, 12, 12)())  # 9 to 12 tokens fit, 16 do not
 
 
+def test_batches_of_few_shapes_have_the_models_own_markers():
+    source, target = next(gpu.StaticBatches([([5, 7], [6, 7]), ([5, 5, 7], [6, 7])], 24, 24, eos=7, pad=9, bos=8)())
+    assert source[:, 0].tolist() == [5, 5, 7] and target[:, 0].tolist() == [8, 8, 8]
+    assert not (source == 0).any() and not (target == 0).any() and not (target == 1).any()
+    assert (source == 9).sum() == 24 - 2 - 3 - 1 and (target == 9).sum() == 27 - 3 - 3 - 1
+
+
+def test_an_attention_that_knows_no_packed_sentences_is_refused():
+    model = model_of()
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention):
+            module.attention = additive_attention
+    with pytest.raises(ValueError, match="knows no packed sentences: train it by Objective"):
+        gpu.UnpaddedObjective(model)
+
+
+def test_a_loss_in_pieces_keeps_the_digits_of_double_precision():
+    x, W = (torch.randn(n, 7, dtype=torch.double, requires_grad=True) for n in (5, 11))
+    target = torch.randint(1, 11, (5,))
+    losses = gpu.chunked_loss(x, W, target), label_smoothed_loss(x @ W.T, target, reduction="sum")
+    for a, b in zip(*(torch.autograd.grad(loss / 3, [x, W]) for loss in losses), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-12, rtol=0)
+
+
 def test_rows_that_fill_up_change_no_gradient():
     pairs, found = some_pairs(3), []
     for batch in (make_batch(pairs), next(gpu.StaticBatches(pairs, 96, 96)())):

@@ -20,6 +20,7 @@ from torch import nn
 
 import annotated
 from annotated import cli, decoding, interop
+from annotated.attention import scaled_dot_product_attention
 from annotated.data import Subwords, Words, _train_subwords
 from annotated.decoding import greedy, packed
 from annotated.grammar import grammar_corpus
@@ -366,7 +367,10 @@ def test_a_bad_vocabulary_is_refused_in_one_line(tmp_path, name, capsys):
 
 def test_rules_that_are_not_here_are_named(tmp_path):
     for rules in ({"bad_words_ids": [[3, 4]]}, {"early_stopping": True}, {"no_repeat_ngram_size": 3},
-                  {"repetition_penalty": 1.2}, {"min_length": 5}, {"suppress_tokens": [7]}):
+                  {"repetition_penalty": 1.2}, {"min_length": 5}, {"suppress_tokens": [7]}, {"forced_bos_token_id": 7},
+                  {"encoder_no_repeat_ngram_size": 3}, {"begin_suppress_tokens": [3]}, {"sequence_bias": [[[3], 1.0]]},
+                  {"exponential_decay_length_penalty": [5, 1.1]}, {"num_beam_groups": 2}, {"eos_token_id": [0, 3]},
+                  {"forced_eos_token_id": 3, "eos_token_id": 0}):
         (tmp_path / "generation_config.json").write_text(json.dumps(rules))
         with pytest.raises(ValueError, match=f"{list(rules)[0]}.* which this search lacks"):
             _read_generation(tmp_path)
@@ -492,7 +496,8 @@ def test_in_and_out_again_gives_the_same_folder(tmp_path, name):
     model = from_marian(tmp_path / "one")
     files = {f"{side}.spm": b"" for side in ("source", "target")}
     vocabulary = object.__new__(MarianVocabulary)
-    vocabulary.files, vocabulary.source_ids, vocabulary.target_ids = files, {"a": 1}, {"b": 2}
+    markers = {"</s>": model.config.eos, "<pad>": model.config.pad}
+    vocabulary.files, vocabulary.source_ids, vocabulary.target_ids = files, {"a": 1, **markers}, {"b": 2, **markers}
     to_marian(model, vocabulary, tmp_path / "two")
     again = json.loads((tmp_path / "two" / "config.json").read_text())
     same = set(interop._MARIAN_FIELDS.values()) - {"dropout"}
@@ -564,13 +569,56 @@ def test_what_torch_cannot_say_is_refused():
     with pytest.raises(TypeError, match="nn.Transformer, got Linear"):
         from_torch(nn.Linear(2, 2), 5)
     uneven = partial(nn.Transformer, 8, 2, dim_feedforward=4)
-    for theirs in (uneven(1, 1, bias=False), uneven(1, 1, activation=torch.tanh)):
+    layer = partial(nn.TransformerDecoderLayer, 8, dim_feedforward=4, batch_first=True)
+    others = [layer(2, activation="gelu"), layer(2, norm_first=True), layer(2, layer_norm_eps=0.5), layer(4), layer(2, dropout=0.3)]
+    others = [uneven(1, custom_decoder=nn.TransformerDecoder(other, 1, nn.LayerNorm(8))) for other in others]
+    others.append(uneven(1, custom_decoder=nn.TransformerDecoder(layer(2), 1, nn.LayerNorm(8, 0.5))))
+    for theirs in (uneven(1, 1, bias=False), uneven(1, 1, activation=torch.tanh), *others):
         with pytest.raises(ValueError, match="^theirs must have"):
             from_torch(theirs, 5)
     with pytest.raises(ValueError, match="^theirs decides N, P_drop: leave that out$"):
         from_torch(nn.Transformer(16, 2, 1, 1, 16, batch_first=True), 17, P_drop=0.0, N=1, pad=0)
+    with pytest.raises(ValueError, match="^theirs decides d_k: leave that out$"):
+        from_torch(nn.Transformer(16, 2, 1, 1, 16, batch_first=True), 17, d_k=3)
     with pytest.raises(ValueError, match="d_k=3"):
         to_torch(Transformer(replace(TINY, d_k=3)))
+
+
+def test_copies_of_double_precision_lose_no_digit():
+    model = Transformer(replace(TINY, vocab=17, bias=True)).double()
+    for p in model.parameters():
+        p.data += torch.randn_like(p)
+    theirs = to_torch(model)
+    again = from_torch(theirs, 17)
+    for name, p in again.state_dict().items():
+        assert "embedding" in name or torch.equal(p, model.state_dict()[name]), name
+
+
+def test_an_attention_that_the_others_lack_is_not_exported(trained, tmp_path):
+    model = Transformer(trained[0].config, lambda Q, K, V, mask=None: scaled_dot_product_attention(2 * Q, K, V, mask))
+    for export in (to_torch, partial(to_marian, vocabulary=trained[1], folder=tmp_path / "made")):
+        with pytest.raises(ValueError, match="attention is not scaled_dot_product_attention"):
+            export(model)
+
+
+@pytest.mark.parametrize("search", [{"beam": 0}, {"beam": -1}, {"beam": 1.5}, {"beam": 2, "alpha": 1000.0}], ids=str)
+def test_a_published_search_that_makes_no_sense_is_refused(search, tmp_path):
+    vocabulary_folder(tmp_path, "unigram", False)
+    published(tmp_path, vocab_size=len(json.loads((tmp_path / "vocab.json").read_text())))
+    with pytest.raises(ValueError, match="^(beam|penalty) must be"):
+        load_marian(tmp_path, kind=PublishedTranslator).translate(["The man sleeps."], **search)
+
+
+def test_a_vocabulary_of_another_published_model_is_not_written(trained, tmp_path):
+    (tmp_path / "theirs").mkdir()
+    vocabulary_folder(tmp_path / "theirs", "unigram", False)
+    size = len(json.loads((tmp_path / "theirs" / "vocab.json").read_text()))
+    published(tmp_path / "theirs", vocab_size=size)
+    theirs = load_marian(tmp_path / "theirs")
+    for change, said in (({"vocab": size - 1}, f"^the vocabulary leaves the model's 0..{size - 2}$"), ({"eos": 2}, "^for </s> and <pad> the vocabulary has 0")):
+        with pytest.raises(ValueError, match=said):
+            to_marian(Transformer(replace(theirs.model.config, **{"pad": 1, "bos": 1, **change})), theirs.vocabulary, tmp_path / "made")
+    assert not (tmp_path / "made").exists()
 
 
 GRAPHS = [

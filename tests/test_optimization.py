@@ -223,6 +223,12 @@ def test_half_precision_is_summed_in_full(dtype):
     torch.testing.assert_close(made, label_smoothed_loss(logits.float(), target))
 
 
+def test_one_token_alone_and_short_integers_have_a_loss():
+    logits, target = batch()
+    alone = torch.stack([label_smoothed_loss(row, right, reduction="sum") for row, right in zip(logits[0], target[0].int())])
+    torch.testing.assert_close(alone.sum(), label_smoothed_loss(logits[0], target[0], reduction="sum"))
+
+
 @pytest.mark.parametrize("loss", [label_smoothed_loss, _smoothed_loss])
 def test_logits_and_target_that_do_not_fit_are_refused(loss):
     logits, target = batch()

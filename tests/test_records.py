@@ -202,6 +202,17 @@ def test_a_damaged_run_is_said_in_one_line(tmp_path, content):
 # ---- how it ends
 
 
+def test_the_error_of_a_run_is_not_hidden_by_that_of_a_full_disk(tmp_path, monkeypatch):
+    with pytest.raises(OSError, match="make room"), Record.begin(tmp_path, seed=0) as record:
+        def full(*_):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(type(record), "change", full)
+        raise OSError("make room, then the same command goes on")
+    with pytest.raises(OSError, match="No space left"), Record(tmp_path):
+        pass  # a run that ends well and cannot say so
+
+
 def test_a_run_that_fails_leaves_its_error_and_its_scores(tmp_path):
     with pytest.raises(ZeroDivisionError), Record.begin(tmp_path, seed=0) as record:
         record.log(step=1, loss=2.5)

@@ -352,7 +352,8 @@ def test_a_limit_on_files_loses_no_earlier_checkpoint(size, tmp_path):
 
 def contents(folder):
     files = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    return {name: re.sub(rb'"seconds": \d+, ', b"", data) for name, data in files.items()}
+    took = rb'"seconds": \d+(, )?|"progress": "\w+"'  # the latter is a hash of the seconds, too
+    return {name: re.sub(took, b"", data) for name, data in files.items()}
 
 
 @pytest.fixture(scope="module")
@@ -495,6 +496,70 @@ def test_a_training_that_goes_on_counts_its_seconds_on(tmp_path):
     assert [line["seconds"] >= 1000 for line in go(tmp_path) if "seconds" in line] == [True] * 3
 
 
+def test_no_second_is_lost_by_a_stop_between_two_evaluations(tmp_path, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(training, "time", clock)
+
+    def slow(epoch, position, stop=None):
+        for number, batch in enumerate(some_batches(epoch, position), position + 1):
+            clock.now += 10
+            if number == stop:
+                signal.raise_signal(signal.SIGINT)
+            yield batch
+
+    recipe = Recipe(steps=4, warmup=3, evaluate_every=4, save_every=4)
+    with pytest.raises(KeyboardInterrupt, match="^stopped after update 3; the same command goes on from there$"):
+        train(tiny_model(), recipe, partial(slow, stop=3), tmp_path, lambda model: {})
+    assert train(tiny_model(), recipe, slow, tmp_path, lambda model: {})[-1]["seconds"] == 40
+
+
+def test_a_clock_that_stands_still_for_an_update_ends_no_training(monkeypatch):
+    monkeypatch.setattr(training.time, "monotonic", lambda: 7.0)
+    assert len(train(tiny_model(), Recipe(steps=3, warmup=3), some_batches)) == 3
+
+
+def test_what_was_stopped_without_a_folder_does_not_go_on():
+    def stopped(epoch, position):
+        signal.raise_signal(signal.SIGINT)
+        yield from some_batches(epoch, position)
+
+    with pytest.raises(KeyboardInterrupt, match="^stopped after update 1$"):
+        train(tiny_model(), Recipe(steps=3, warmup=3), stopped)
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError("no memory")])
+def test_a_disk_that_cannot_be_read_now_costs_no_checkpoint(error, whole, tmp_path, monkeypatch):
+    with pytest.raises(RuntimeError, match="enough"):
+        go(tmp_path, lambda model: stop_at(model, tmp_path, 12))
+    before = contents(tmp_path)
+
+    def unread(*_):
+        raise error
+
+    monkeypatch.setattr(training, "load_file", unread)
+    with pytest.raises(type(error), match=str(error.args[-1])):
+        go(tmp_path)
+    assert contents(tmp_path) == before
+    monkeypatch.undo()
+    go(tmp_path)
+    assert contents(tmp_path) == whole
+
+
+@pytest.mark.parametrize("given, said", [({"keep": 0}, "keep must be 1 or more, got 0"), ({"every": 0}, "every must be 1")])
+def test_checkpoints_without_number_or_distance_are_refused(given, said, tmp_path):
+    model = tiny_model()
+    with pytest.raises(ValueError, match=said):
+        save_checkpoint(tmp_path, model, optimizer(model), {"step": 1}, **given)
+    assert not list_checkpoints(tmp_path)
+
+
+def test_a_checkpoint_may_be_named_by_a_string(tmp_path):
+    go(tmp_path)
+    model = tiny_model()
+    newest = list_checkpoints(tmp_path)[-1]
+    assert training.load_checkpoint(str(newest), model, optimizer(model))["step"] == int(newest.name)
+
+
 def test_two_damaged_checkpoints_stop_it_and_stay(tmp_path):
     go(tmp_path)
     for checkpoint in list_checkpoints(tmp_path)[-2:]:
@@ -610,8 +675,8 @@ def test_the_bar_shows_loss_speed_and_time_left(capsys, monkeypatch):
 
 
 def test_averages_that_cannot_be_made_are_refused(undisturbed, tmp_path):
-    for k in (0, -1):
-        with pytest.raises(ValueError, match="k must be 1 or more"):
+    for k in (0, -1, 2.5, "5"):
+        with pytest.raises(ValueError, match=f"k must be a whole number, 1 or more, got {k!r}"):
             average(tiny_model(), undisturbed, k)
     for other in ({"N": 2}, {"d_ff": 13}):  # more layers than the checkpoints have, or wider ones
         with pytest.raises(ValueError, match="does not fit this model or is damaged"):

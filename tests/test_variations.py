@@ -136,6 +136,7 @@ def test_shrink_divides_sizes_and_nothing_else():
     assert small == replace(BASE, N=2, d_model=128, d_ff=512, d_k=4, vocab=31)
     assert small.value_width == 16 and shrink(BASE).key_width == 8
     assert shrink(replace(BASE, d_v=24)).d_v == 3
+    assert shrink(replace(BASE, N_decoder=4)).N_decoder == 2
     with pytest.raises(ValueError, match="d_model=512 cannot be divided by 7"):
         shrink(BASE, width=7)
     with pytest.raises(ValueError, match="N=6 cannot be divided by 4"):
