@@ -142,8 +142,8 @@ def left(folder):
 def contents(folder):
     """Every file of a finished training, by name."""
     files = {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
-    files |= {name: re.sub(TIMES, b"", data) for name, data in files.items() if Path(name).suffix in (".json", ".jsonl")}
-    return files
+    noted = (name for name in files if Path(name).suffix in (".json", ".jsonl"))
+    return files | {name: re.sub(TIMES, b"", files[name]) for name in noted}
 
 
 def trial(work, moments, often, expected, name="SIGKILL"):
