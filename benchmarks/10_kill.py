@@ -44,7 +44,7 @@ LIMIT = 300  # seconds, even on a machine that is busy: an attempt that takes lo
 STOPPED = 130
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT")
 ASKING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-COMPARED = ["model.safetensors and adam.safetensors of every checkpoint", "progress.json and log.jsonl, without seconds"]
+COMPARED = ["model.safetensors and adam.safetensors of every checkpoint", "progress.json, log.jsonl, without seconds"]
 TIMES = rb'"seconds": \d+(, )?|"progress": "\w+"'
 
 
