@@ -181,12 +181,12 @@ class _Beams:
         sources: which sentences of the batch these are, (B,).
         k: places of a beam.
         limits: tokens of an output at most, (B,).
+        worth: the penalty of each limit, (B,).
         penalty: maps a length to the divisor of a log-probability; rises only or falls only.
     """
 
-    def __init__(self, sources, k, limits, penalty):
-        self.sources, self.limits, self.penalty = sources, limits, penalty
-        self.worth = limits.new_tensor([penalty(n) for n in limits.tolist()], dtype=torch.float)
+    def __init__(self, sources, k, limits, worth, penalty):
+        self.sources, self.limits, self.worth, self.penalty = sources, limits, worth, penalty
         self.length = 0
         # Of finished hypotheses:
         self.score = torch.full((len(sources), k), -math.inf, device=sources.device)  # (B, k)
@@ -235,7 +235,7 @@ class _Beams:
     def over(self, stop):
         """Which sentences need no further step, (B,)."""
         alive = self.log_p.masked_fill(self.done, -math.inf).amax(1)  # (B,)
-        attainable = torch.maximum(alive / self.penalty(self.length), alive / self.worth)  # (B,)
+        attainable = torch.maximum(alive / self.penalty(self.length), alive / self.worth.to(alive))
         return (alive == -math.inf) | stop(self.score.amax(1), attainable)
 
     def keep(self, rows):
@@ -319,7 +319,8 @@ def hypotheses(
     found: list = [[] for _ in source]
     with _evaluating(model):
         everyone = torch.arange(len(source), device=source.device)  # (B,)
-        beams = _Beams(everyone, beam, limits, penalty)
+        worth = torch.tensor([penalty(n) for n in limits.tolist()], dtype=torch.double)  # (B,)
+        beams = _Beams(everyone, beam, limits, worth.to(source.device), penalty)
         state = _widen(model.start(source), everyone, beam)
         ids = torch.full_like(beams.log_p, model.config.bos, dtype=torch.long)  # (B, beam)
         while len(beams.sources):

@@ -266,9 +266,9 @@ class Record:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         # The error that ends the run says more than that a full disk takes no note of it.
-        with suppress(*(() if error is None else (OSError, ValueError))):
-            with self.change("run.json") as run:
-                run.pop("failed", None)
-                run["ended"] = datetime.now(UTC).isoformat(timespec="seconds")
-                if error is not None:
-                    run["failed"] = ": ".join(filter(None, (type(error).__name__, str(error))))
+        passed = () if error is None else (OSError, ValueError)
+        with suppress(*passed), self.change("run.json") as run:
+            run.pop("failed", None)
+            run["ended"] = datetime.now(UTC).isoformat(timespec="seconds")
+            if error is not None:
+                run["failed"] = ": ".join(filter(None, (type(error).__name__, str(error))))

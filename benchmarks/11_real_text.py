@@ -2,7 +2,7 @@
 
     ANNOTATED_DATA=... python benchmarks/11_real_text.py [--rounds 3] [--threads 2] [--out results/11-real-text]
 
-The 1,000 sentences of Multi30k test 2016, beam 4, by the book's Tatoeba model (not trained on captions; what is
+The 1,000 sentences of Multi30k test 2016, beam 4, by results/tatoeba-cpu (not trained on captions; what is
 compared is time) in three libraries with the same weights: `Translator.translate`; MarianMTModel.generate in
 batches of 32 in the file's order; CTranslate2, which sorts by length itself, 32 at a time. Ours and CTranslate2 are
 timed in float32 and with int8, CTranslate2 in processes of its own.

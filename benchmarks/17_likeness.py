@@ -2,7 +2,7 @@
 
     ANNOTATED_DATA=... python benchmarks/17_likeness.py [--updates 750] [--out results/17-likeness]
 
-Trains stacks of several depths by the recipe of 17_variations.py (same pairs, vocabulary, batches and random numbers),
+Trains stacks of several depths by the recipe of 17_variations.py (same pairs, vocabulary and batches),
 the norm after and before each sub-layer; and, the norm after, two guesses at a cure: no dropout, and a quarter of the
 rate. On the way, on held-out sentences:
 

@@ -2,7 +2,7 @@
 
     python benchmarks/21_marian.py [--rounds 3] [--threads 1] [--out results/21-marian]
 
-The book's Tatoeba model, written by `to_marian`, so that both sides read one folder. The lines are English sentences
+results/tatoeba-cpu, written by `to_marian`, so that both sides read one folder. The lines are English sentences
 of the built-in grammar: short ones, and every fourth joined of three. Each side as its user would do it:
 `PublishedTranslator.translate`, which sorts by length; `MarianMTModel.generate` with MarianTokenizer in batches of
 32 in the file's order, and once more in the order of length. Greedy, and beam 4 with their penalty and stopping

@@ -105,8 +105,8 @@ def searched(text, beam, alpha):
     "Each step of Python's search: its hypotheses as {ids: (log P, score)}, the best score, what is attainable, over."
     model, vocabulary = reference(NAME).model, reference(NAME).vocabulary
     source = torch.tensor([vocabulary.encode(text)])
-    limit = source.shape[1] + 50
-    beams = _Beams(torch.tensor([0]), beam, torch.tensor([limit]), partial(length_penalty, alpha=alpha))
+    limit, penalty = torch.tensor([source.shape[1] + 50]), partial(length_penalty, alpha=alpha)
+    beams = _Beams(torch.tensor([0]), beam, limit, penalty(limit), penalty)
     state = _widen(model.start(source), beams.sources, beam)
     ids = torch.full((1, beam), 1)
     steps = []
@@ -124,7 +124,7 @@ def searched(text, beam, alpha):
         over = beams.over(lambda best, attainable: (seen.append((best.item(), attainable.item())), cannot_improve(best, attainable))[1])  # noqa: B023
         steps.append((found, *seen[0], over.item()))
         if over:
-            return steps, limit
+            return steps, limit.item()
 
 
 @with_node

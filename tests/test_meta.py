@@ -139,7 +139,7 @@ def test_a_step_of_beam_search_waits_for_nothing(choice, stop, monkeypatch):
     with OneDevice(), torch.inference_mode():
         limits = decoding._output_limits(model, source)
         everyone = torch.arange(len(source), device="meta")
-        beams = decoding._Beams(everyone, 3, limits, decoding.length_penalty)
+        beams = decoding._Beams(everyone, 3, limits, decoding.length_penalty(limits), decoding.length_penalty)
         state = decoding._widen(model.start(source), everyone, 3)
         ids = torch.full_like(beams.log_p, 1, dtype=torch.long)
         parent, state = decoding._beam_step(model, beams, ids, state)

@@ -504,6 +504,9 @@ def test_a_figure_is_seen_once_with_its_caption(browser, site, theme):
         assert shown and all(f"only-{seen}" in name for name in shown), shown
         assert not [name for name in hidden if f"only-{seen}" in name], hidden
         assert page.locator("figure:has(.only-light) figcaption >> visible=false").count() == 0
+        page.emulate_media(media="print")  # paper is light
+        printed = page.locator("figure :is(.only-light, .only-dark) >> visible=true").evaluate_all("all => all.map(e => e.className)")
+        assert printed and all("only-light" in name for name in printed), printed
         context.close()
 
 

@@ -50,7 +50,8 @@ def test_a_line_for_each_weight_that_is_seen():
 @with_node
 def test_words_name_the_largest_weights():
     assert explore.node("translator", "it.said('Hund', [0.03, 0.9, 0.07], ['the', 'dog', '.'])") == "Hund attends to dog 90 %, . 7 %"
-    assert explore.node("attention", "it.said('a', [1, 0, 0], ['a', 'b', 'c'])") == "a looks at a 100 %"
+    assert explore.node("translator", "it.said('x', Array(50).fill(0.02), Array(50).fill('s'))") == "x attends to s 2 %", "however thin"
+    assert explore.node("attention", "it.said('a', [1, 0, 0], ['a', 'b', 'c'])") == "a attends to a 100 %"
 
 
 @with_node
@@ -203,8 +204,22 @@ def test_typing_fast_ends_with_the_last_sentence(opened):
     page.fill("input[type=text]", "")
     page.type("input[type=text]", sentence, delay=5)
     translated(page, german(sentence)[0])
+    assert page.get_attribute("output.translation", "lang") == "de"
     page.fill("input[type=text]", "  ")
     page.wait_for_function("document.querySelector('output.translation').textContent === 'Write an English sentence.' && !document.querySelector('.token')")
+    assert page.get_attribute("output.translation", "lang") == "en"
+
+
+@with_browser
+@pytest.mark.parametrize("name", ["translator", "attention"])
+def test_what_answers_another_sentence_is_dim_until_the_answer_comes(opened, name):
+    page = opened(name)
+    page.wait_for_selector(".alive")
+    page.evaluate("""new MutationObserver(() => (window.dimmed ||= document.querySelector('.explorer').matches('.waiting')))
+        .observe(document.querySelector('.explorer'), { attributes: true })""")
+    page.fill("input[type=text]", SENTENCES[0])
+    translated(page, german(SENTENCES[0], 4 if name == "translator" else 1)[0])
+    assert page.evaluate("window.dimmed") and not page.evaluate("document.querySelector('.explorer').matches('.waiting')")
 
 
 @with_browser

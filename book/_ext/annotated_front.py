@@ -142,7 +142,7 @@ MULTI30K = "multi30k-hour-tok"  # and the seed
 def cores(name: str) -> str:
     "On how many a record's training ran."
     count = record(name, "run.json")["machine"]["threads"]
-    return {1: "one core", 2: "two cores"}[count]
+    return {1: "one core", 2: "two cores"}.get(count, f"{count} cores")
 
 
 def numbers() -> list[tuple[str, str, str]]:
@@ -155,6 +155,7 @@ def numbers() -> list[tuple[str, str, str]]:
     tatoeba = record(TRANSLATOR, "scores.json")
     seeds = [record(path.parent.name, "scores.json") for path in sorted((ROOT / "results").glob(f"{MULTI30K}-*/scores.json"))]
     bleu, spent = [row["bleu"] for row in seeds], max(row["seconds of training"] for row in seeds) / 3600
+    spread = f", deviation {statistics.stdev(bleu):.1f}" if len(bleu) > 1 else ""
     published = json.loads((ROOT / "book/paper.json").read_text(encoding="utf-8"))["multi30k_text_only"]["bleu"]
     return [
         (f"{worst['exact']} of {worst['sentences']}",
@@ -166,7 +167,7 @@ def numbers() -> list[tuple[str, str, str]]:
          "notebooks/13-command-line"),
         (f"{statistics.mean(bleu):.1f} BLEU",
          f"on the {seeds[0]['sentences']:,} captions of Multi30k's test set, lower-cased and tokenised, beside {published:.1f} published on the same files for a Transformer"
-         f" of text alone; mean of {len(bleu)} seeds, deviation {statistics.stdev(bleu):.1f}, at most {spent:.1f} hours on one core",
+         f" of text alone; mean of {len(bleu)} seeds{spread}, at most {spent:.1f} hours on one core",
          "notebooks/12-evaluation"),
     ]
 

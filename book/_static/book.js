@@ -38,6 +38,7 @@ document.addEventListener("DOMContentLoaded", () => {
   addEventListener("beforeprint", () => {
     opened = [...document.querySelectorAll(".bd-article details:not([open])")];
     for (const box of opened) box.open = true;
+    for (const image of document.querySelectorAll("img.only-light")) image.loading = "eager"; // paper is light
   });
   addEventListener("afterprint", () => {
     for (const box of opened) box.open = false;

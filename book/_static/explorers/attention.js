@@ -31,11 +31,11 @@
     return layer[0].map((row, t) => Array.from(row, (_, s) => mean(t, s)));
   }
 
-  /** What a row looks at most, in words. */
+  /** What a query attends to most, in words. */
   function said(query, row, keys) {
     const best = row.map((weight, s) => ({ weight, s })).sort((a, b) => b.weight - a.weight).slice(0, 3);
     const some = best.filter(({ weight }) => weight >= 0.005);
-    return `${query} looks at ${some.map(({ weight, s }) => `${keys[s]} ${Math.round(100 * weight)} %`).join(", ")}`;
+    return `${query} attends to ${some.map(({ weight, s }) => `${keys[s]} ${Math.round(100 * weight)} %`).join(", ")}`;
   }
 
   // ---- the drawing: a row for each query, one of them chosen
@@ -116,21 +116,29 @@
       else later();
     }
 
+    function put(text, lang = "en") {
+      output.lang = lang;
+      output.textContent = text;
+    }
+
     async function translate() {
       control.abort(); // what was asked before is of no use any more
       control = new AbortController();
       const { signal } = control, text = input.value;
+      root.classList.add("waiting"); // what is still to be seen answers another sentence
       try {
-        if (!result) output.textContent = "Fetching the model …";
+        if (!result) put("Fetching the model …");
         const model = await annotated.load(host.dataset.model);
         result = await model.translate(text, { beam: 1, longest: 40, signal });
-        output.textContent = result.text ? result.text + (result.cut ? " …" : "") : "Write an English sentence.";
+        root.classList.remove("waiting");
+        if (result.text) put(result.text + (result.cut ? " …" : ""), "de");
+        else put("Write an English sentence.");
         if (result.text) return show(stage.contains(document.activeElement));
         stage.replaceChildren();
         hint.textContent = "";
         say(output.textContent);
       } catch (error) {
-        if (!signal.aborted) output.textContent = `It cannot be done here: ${error.message}.`;
+        if (!signal.aborted) put(`It cannot be done here: ${error.message}.`);
       }
     }
     const later = once(translate);

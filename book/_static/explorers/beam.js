@@ -149,12 +149,12 @@
       if (COLUMN * step < stage.scrollLeft) stage.scrollLeft = COLUMN * (step - 1);
       where.textContent = `step ${step} of ${found.steps.length}`;
       steps.told();
-      const over = step === found.steps.length ? ` The translation: ${found.said}` : "";
+      const over = step === found.steps.length ? [" The translation: ", el("span", { lang: "de" }, found.said)] : [];
       const going = step > 1 ? found.steps[step - 2].hypotheses.filter(({ score }) => score === null).length : 1;
       renew(below,
-        el("p", { class: "verdict" }, reason(found, step), over),
+        el("p", { class: "verdict" }, reason(found, step), ...over),
         el("p", {}, `The best of ${going} \u00d7 ${words(found.vocab, 0)} candidates, by log P; in the tree, dashed boxes are not kept:`), list(found, step), finished(found, step));
-      say(`Step ${step}. ${reason(found, step)}${over}`);
+      say(`Step ${step}. ${reason(found, step)}${over.length ? ` The translation: ${found.said}` : ""}`);
     }
     const steps = player({
       first: 1, last: () => found.steps.length, at: () => step, pause: PAUSE,

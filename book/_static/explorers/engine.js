@@ -276,7 +276,7 @@ class Transformer {
     return y;
   }
 
-  // Multi-head attention (section 3.2): row r of x looks at the keys and values that see(r) gives, lists of rows.
+  // Multi-head attention (section 3.2): row r of x attends to the keys and values that see(r) gives, lists of rows.
   attend(name, x, rows, { Q, O }, see, seen) {
     const { h, d_k, d_v } = this.config, queries = rowsOf(linear(Q, x, rows), rows);
     const heads = new Float32Array(rows * h * d_v), scores = [];

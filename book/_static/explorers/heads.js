@@ -69,7 +69,7 @@
       write(after.name, "outputs of the heads, side by side again");
       before.show(GIVEN.Q, h, head, t);
       after.show(joined, h, head, t);
-      write(title, `weights of head ${head + 1}: every word looks at all five`);
+      write(title, `weights of head ${head + 1}: every word attends to all five`);
       weights[head].forEach((row, i) => row.forEach((w, s) => {
         const { ground, text } = grid[i][s];
         set(ground, { class: shade(w) });

@@ -33,6 +33,7 @@
       const { signal } = control, text = input.value;
       root.classList.add("waiting");
       if (!/[^\s\x1c-\x1f\x85\u2581]/u.test(text)) { // nothing that the engine would read
+        fail();
         status.textContent = "Write an English sentence.";
         say(status.textContent);
         return;

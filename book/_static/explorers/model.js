@@ -107,7 +107,10 @@
     });
 
     function draw() {
-      if (!has(found, state)) return line.again(); // the model has not been asked for this yet
+      if (!has(found, state)) { // the model has not been asked for this yet; a step more would ask again
+        steps.halt();
+        return line.again();
+      }
       drawn = { ...state };
       const { box, part, layer, head, step } = state, { shape, sizes, labels, columns, rows } = look(found, state);
       for (const [name, group] of Object.entries(parts)) {
@@ -122,9 +125,13 @@
         : table(width > 1 ? ["", ...Array.from({ length: SHOWN }, (_, k) => String(k + 1)), "\u2026"] : ["", box.split(".")[1]],
           rows.map((row, i) => [labels[i], ...row.slice(0, SHOWN).map((x) => words(x)), ...(width > 1 ? ["\u2026"] : [])]));
       const place = [...(/layers/.test(nameOf(state)) ? [`layer ${layer + 1}`] : []), ...(perHead(part) ? [`head ${head + 1}`] : [])].join(", ");
+      const old = panel.querySelector(".tree"), left = old?.scrollLeft ?? 0, held = old && old === document.activeElement;
       panel.replaceChildren(
         el("p", {}, el("b", {}, titleOf(box)), place ? `, ${place}` : ""), el("p", {}, note),
         el("p", { class: "shape" }, el("code", {}, `${part === "output" ? "" : `${part} `}${shape}`), ` = (${sizes.map((n) => words(n, 0)).join(", ")})`), numbers);
+      const fresh = panel.querySelector(".tree");
+      if (fresh) fresh.scrollLeft = left; // the same keys are to be seen
+      if (fresh && held) fresh.focus({ preventScroll: true });
       steps.told();
       memory.replaceChildren(cache(found, step));
       say(`${titleOf(box)}, ${place}. ${where.textContent}`);

@@ -58,7 +58,7 @@
 
   function clock(i) {
     const x = 22 + 45 * i, y = HANDS;
-    const hands = { there: svg("path", { class: "wire thick k" }), here: svg("path", { class: "wire thick q" }) };
+    const hands = { there: svg("path", { class: "wire thick k dash" }), here: svg("path", { class: "wire thick q" }) };
     const ring = svg("circle", { class: "box", cx: x, cy: y, r: RADIUS }), name = svg("text", { x, y: y - RADIUS - 6, "text-anchor": "middle" });
     const digit = { here: svg("text", { class: "q code", x: x - 7, "text-anchor": "middle", y: y + RADIUS + 17 }),
       there: svg("text", { class: "k code", x: x + 7, "text-anchor": "middle", y: y + RADIUS + 17 }) };
@@ -113,7 +113,7 @@
       canvas(360, HANDS + RADIUS + 44, "Two positions in a map of the encodings, on two curves and on eight clocks, as the table says",
         svg("text", { x: 0, y: 13 }, "features, downwards, of positions 0 to 63"), map, frames.there, frames.here, alike.group, wave.group,
         clocks.map((one) => one.group), svg("text", { class: "soft", x: 0, y: HANDS + RADIUS + 38 }, "below: the two positions in binary, lowest digit first")),
-      el("p", { class: "note" }, el("span", { class: "ofq" }, "\u25cf position p"), " ", el("span", { class: "ofk" }, "\u25cf position p + k"), ": a frame, two dots and a hand of every clock for each"),
+      el("p", { class: "note" }, el("span", { class: "ofq" }, "\u25cf position p"), " ", el("span", { class: "ofk" }, "\u25cf position p + k"), ": a frame, two dots and a hand of every clock for each, dashed for the second"),
       el("div", {}, numbers, equal));
     draw();
   }

@@ -34,7 +34,7 @@
   /** What a token attends to, in words. */
   function said(name, row, names) {
     const best = Array.from(row, (weight, s) => ({ weight, s })).sort((a, b) => b.weight - a.weight).slice(0, 3);
-    const some = best.filter(({ weight }) => weight >= 0.05);
+    const some = best.filter(({ weight }, i) => i === 0 || weight >= 0.05);
     return `${name} attends to ${some.map(({ weight, s }) => `${names[s]} ${Math.round(100 * weight)} %`).join(", ")}`;
   }
 
@@ -119,23 +119,35 @@
       (next ?? input.querySelector("input")).focus();
     }
 
+    function put(text, lang = "en") {
+      output.lang = lang;
+      output.textContent = text;
+    }
+
     async function translate() {
       control.abort(); // what was asked before is of no use any more
       control = new AbortController();
       const { signal } = control;
+      root.classList.add("waiting"); // what is still to be seen answers another sentence
       try {
-        if (!result) say(output.textContent = "Fetching the model …");
+        if (!result) {
+          put("Fetching the model …");
+          say(output.textContent);
+        }
         const model = await annotated.load(host.dataset.model);
         const found = await model.translate(input.value, { beam: Number(width.value), longest: 40, signal });
+        root.classList.remove("waiting");
         result = found;
-        output.textContent = found.text ? found.text + (found.cut ? " …" : "") : "Write an English sentence.";
+        if (found.text) put(found.text + (found.cut ? " …" : ""), "de");
+        else put("Write an English sentence.");
         say(found.text ? `German: ${found.text}` : "Nothing to translate.");
         const known = examples.find(({ source, reference: by }) => by && source === input.value);
         reference.textContent = known ? `A person wrote: ${known.reference}` : "";
         show();
       } catch (error) {
         if (signal.aborted) return;
-        output.textContent = `It cannot be done here: ${error.message}.`;
+        reference.textContent = "";
+        put(`It cannot be done here: ${error.message}.`);
         say(output.textContent);
       }
     }
