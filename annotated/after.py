@@ -426,7 +426,7 @@ def generate(
     if max_len < 1:
         raise ValueError(f"max_len must be 1 or more, not {max_len}")
     if model.config.positions == "learned":
-        max_len = min(max_len, model.config.max_positions + 1 - prompt.shape[1])
+        max_len = min(max_len, max(1, model.config.max_positions + 1 - prompt.shape[1]))
     eos = model.config.eos
     rows: list[list[int]] = [[] for _ in prompt]
     ids = prompt

@@ -28,6 +28,7 @@ import argparse
 import json
 import math
 import shutil
+import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +37,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from script import taken
+from script import run, taken
 
 from annotated.corpora import load_corpus
 from annotated.cpu import CPURun
@@ -300,6 +301,19 @@ def one_seed(protocol, seed, rate, options):
     return scores
 
 
+def go(options):
+    for protocol in options.protocols:
+        found, rate = [], best_rate(protocol, options) if options.rates else options.rate
+        for seed in options.seeds:
+            scores = one_seed(protocol, seed, rate, options)
+            found.append(scores["bleu"])
+            print(f"{protocol}, seed {seed}: BLEU {scores['bleu']} (validation {scores['validation']}), "
+                  f"{scores['seconds in all']:.0f} seconds", flush=True)
+        values = torch.tensor(found, dtype=torch.double)
+        spread = values.std().item() if len(found) > 1 else float("nan")
+        print(f"{protocol}: mean {values.mean():.2f}, standard deviation {spread:.2f}, {len(found)} seeds")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--protocols", nargs="+", choices=CORPUS, default=["tok", "raw"])
@@ -329,17 +343,8 @@ def main():
     options = parser.parse_args()
     if options.muon and torch.device(options.device).type == "cuda":
         parser.error("--muon is for --device cpu: its updates are not recorded as graphs")
-    for protocol in options.protocols:
-        found, rate = [], best_rate(protocol, options) if options.rates else options.rate
-        for seed in options.seeds:
-            scores = one_seed(protocol, seed, rate, options)
-            found.append(scores["bleu"])
-            print(f"{protocol}, seed {seed}: BLEU {scores['bleu']} (validation {scores['validation']}), "
-                  f"{scores['seconds in all']:.0f} seconds", flush=True)
-        values = torch.tensor(found, dtype=torch.double)
-        spread = values.std().item() if len(found) > 1 else float("nan")
-        print(f"{protocol}: mean {values.mean():.2f}, standard deviation {spread:.2f}, {len(found)} seeds")
+    return run(go, options)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

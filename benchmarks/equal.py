@@ -32,8 +32,7 @@ def multiply_adds(config, S, T):
 def operations(config, pairs):
     """Of one epoch of training: twice the multiply-adds, three times.
 
-    One token a side more than there are, since encoded sentences end in eos already: 6 % too many on Multi30k, for
-    all networks alike. The records were made with it.
+    It takes one token a side more than there are, since encoded sentences end in eos already; the records do, too.
     """
     return 6 * sum(multiply_adds(config, len(source) + 1, len(target) + 1) for source, target in pairs)
 

@@ -407,6 +407,8 @@ def test_generation_ends_where_learned_positions_do():
     model = LanguageModel(replace(TINY, vocab=23, positions="learned", max_positions=8))
     rows = generate(model, torch.full((2, 3), 4), lambda logits: torch.full((2,), 5), 50)
     assert rows == [[5] * 6] * 2  # the last token that is written is not read
+    with pytest.raises(ValueError, match="positions must lie in 0..7"):
+        generate(model, torch.full((2, 9), 4), lambda logits: torch.full((2,), 5), 50)
 
 
 def test_training_pads_with_the_models_own_identifier():

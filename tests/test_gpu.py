@@ -673,6 +673,18 @@ def test_ctranslate2_in_its_own_process_writes_our_tokens(program):
         assert module.of_ctranslate2(theirs, source, beam) == module.of_ours(model, module.LENGTH, source, beam)
 
 
+def test_a_stopped_training_on_multi30k_ends_in_a_line(program, capsys, monkeypatch):
+    module, _ = program("14_multi30k")
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "one_seed", stopped)
+    monkeypatch.setattr(sys, "argv", ["14_multi30k.py"])
+    assert module.main() == 130
+    assert capsys.readouterr().err.startswith("14_multi30k: stopped; the same command goes on")
+
+
 @pytest.mark.parametrize("more, adam_or_muon", [([], "adam"), (["--muon"], "muon")])
 def test_multi30k_trains_chooses_on_validation_and_scores_once(more, adam_or_muon, program, tmp_path, monkeypatch, capsys):
     module, call = program("14_multi30k")
