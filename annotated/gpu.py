@@ -516,6 +516,13 @@ class StaticBatches(Batches):
         return wide, longer
 
 
+def _sent(x, device):
+    """x on a device; to a GPU from pinned memory, so that the program does not wait for the copy."""
+    if torch.device(device).type == "cuda" and not x.is_cuda:
+        x = x.pin_memory()
+    return x.to(device, non_blocking=True)
+
+
 @dataclass(frozen=True)
 class _Layout:
     """Where the n real tokens of a padded batch stand, which follow each other when packed.
@@ -523,16 +530,19 @@ class _Layout:
     Args:
         real: which places of the batch are real tokens, (B, L), at the beginning of each row.
         index: these places, counted row by row, (n,).
+        ends: where each sentence ends among the packed tokens, after a 0, (B + 1,).
     """
 
     real: Tensor
     index: Tensor
+    ends: Tensor
 
     @classmethod
     def of(cls, real: Tensor, device: torch.device | str) -> "_Layout":
         """The layout of a batch, found where `real` lies and then copied to the device."""
         index = real.flatten().nonzero().flatten()  # (n,)
-        return cls(real.to(device, non_blocking=True), index.to(device, non_blocking=True))
+        ends = F.pad(real.sum(1).cumsum(0), (1, 0)).int()  # (B + 1,)
+        return cls(*(_sent(x, device) for x in (real, index, ends)))
 
     def positions(self) -> Tensor:
         """The position of each token in its own sentence, (n,)."""
@@ -605,12 +615,9 @@ def _varlen_kernel():
 
 def _flash_unpadded(kernel, Q, K, V, mask):
     """`unpadded_attention` by `_varlen_kernel`; 16 bits, on a GPU."""
-    def begins(layout):
-        return F.pad(layout.real.sum(1).cumsum(0), (1, 0)).int()
-
     # The kernel wants tokens first, then heads.
     queries, keys, values = (x[0].transpose(0, 1) for x in (Q, K, V))
-    ends = begins(mask.queries), begins(mask.keys)
+    ends = mask.queries.ends, mask.keys.ends
     longest = mask.queries.real.shape[1], mask.keys.real.shape[1]
     window = (-1, 0) if mask.causal else (-1, -1)
     out = kernel(queries, keys, values, *ends, *longest, window_size=window)

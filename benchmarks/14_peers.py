@@ -6,10 +6,10 @@ Ours, torch.nn.Transformer and x-transformers' XTransformer get the same weights
 all train without dropout, so that all compute the same, on the same padded batches of 25,000 tokens a side, with
 bfloat16 autocast and fused Adam, each once as it is and once through torch.compile, taking turns. All fetch the same
 pinned batches without waiting for them. (Not from the GPU: an update counts its tokens, which would wait for it.)
-Ours is timed plain (chapter 10), by chapter 14's rungs, and, as "whole loss", by those of them that leave the loss as
-the peers have it: logits of all positions, then cross-entropy. Between turns a side keeps its weights and Adam's
-averages only. Writes run.json and scores.json after each size; what cannot be imported or fails is recorded with its
-reason.
+Ours is timed plain (chapter 10), by chapter 14's rungs, with and without computing the padding, and, as "whole
+loss", by those of the rungs that leave the loss as the peers have it: logits of all positions, then cross-entropy.
+Between turns a side keeps its weights and Adam's averages only. Writes run.json and scores.json after each size; what
+cannot be imported or fails is recorded with its reason.
 """
 
 import argparse
@@ -35,6 +35,8 @@ def sides(config, options):
         ("ours", pieces | {"compile": True}), ("ours, not compiled", pieces),
         ("ours, plain", {"precision": "bfloat16"}),
         ("ours, whole loss", whole), ("ours, whole loss, compiled", whole | {"compile": True}),
+        ("ours, no padding", pieces | {"unpadded": True}),
+        ("ours, no padding, compiled", pieces | {"unpadded": True, "compile": True}),
     ):
         if options.not_compiled and changes.get("compile"):
             continue
