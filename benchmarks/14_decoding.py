@@ -111,13 +111,14 @@ def main():
         for beam, name in ((1, "greedy"), (4, "beam 4")):
             if name in scores:
                 continue
-            made = {}
-            for side, search in list(searches.items()):
-                try:
-                    made[side] = search(source, beam)
-                except Exception as error:
-                    missing[side] = " ".join(str(error).split())[:300]
-                    searches.pop(side)
+            made, gate = {}, on_gpu.Gate(options.gate)
+            with gate.together():
+                for side, search in list(searches.items()):
+                    try:
+                        made[side] = search(source, beam)
+                    except Exception as error:
+                        missing[side] = " ".join(str(error).split())[:300]
+                        searches.pop(side)
             plain = made["ours, plain"]
             same = {side: sum(a == b for a, b in zip(outputs, plain)) / len(outputs) for side, outputs in made.items()}
             # Of two likely words a kernel for another shape may take the other: one sentence may differ.
@@ -130,7 +131,9 @@ def main():
                 searches.pop(side)
             turns = {side: partial(search, source, beam) for side, search in searches.items()}
             against = next(side for side in (*OURS, "ours, plain") if side in searches)
-            rows = summary(take_turns(turns, options.rounds, name), against)
+            with gate.alone():
+                times = take_turns(turns, options.rounds, name)
+            rows = summary(times, against)
             for side, row in rows.items():
                 rate = round(len(made[side]) / row["median"], 1)
                 row |= {"sentences": len(made[side]), "sentences a second": rate, "same as plain": round(same[side], 3)}

@@ -8,6 +8,8 @@ Then rung after rung, each keeping the changes before it and each in a process o
 Trained are the models of the paper on random identifiers, 25,000 + 25,000 tokens an update, with sentence lengths as
 on_gpu.py draws them; counted are target tokens without padding, and operations as chapter 14 counts them.
 scores.json is written after every rung, and a rung that stands in it is not made again.
+With --gate FILE all rungs that need a compiler prepare at once, each is timed alone, and the others take one process;
+other programs may name the same file and wait for their turn.
 On a CPU: --device cpu --sizes small --tokens 1500 --batches 4 --seconds 20 --out results/14-ladder-cpu;
 for a trial: --device cpu --sizes tiny --tokens 200 --batches 2 --seconds 0.1 --backend eager --here
 """
@@ -17,6 +19,9 @@ import json
 import re
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 
 import on_gpu
 
@@ -24,13 +29,26 @@ import on_gpu
 def one(size, rung, options):
     """Measure a rung here."""
     shape = options.device, options.tokens, options.batches, options.seconds, options.backend
-    return on_gpu.measure(on_gpu.CONFIGS[size], on_gpu.settings(rung), *shape)
+    return on_gpu.measure(on_gpu.CONFIGS[size], on_gpu.settings(rung), *shape, on_gpu.Gate(options.gate))
+
+
+def one_here(size, rung, options):
+    """Measure a rung that needs no compiler in this process, or say why it cannot be."""
+    gate, inside = on_gpu.Gate(options.gate), argparse.Namespace(**vars(options) | {"gate": None})
+    with gate.alone():
+        try:
+            return one(size, rung, inside)
+        except RuntimeError as error:  # memory, say
+            return {"failed": " ".join(str(error).split())[:300]}
+        finally:
+            on_gpu.forget_compiled()
 
 
 def in_a_process(size, rung, options):
     """Measure a rung in a process of its own; what it prints last is the row, or the reason why there is none."""
     given = ["--device", options.device, "--tokens", options.tokens, "--batches", options.batches,
-             "--seconds", options.seconds, "--backend", options.backend, "--one", size, rung]
+             "--seconds", options.seconds, "--backend", options.backend, "--one", size, rung,
+             *(["--gate", options.gate] if options.gate else [])]
     command = [sys.executable, __file__, *map(str, given)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=options.timeout)
@@ -52,6 +70,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     on_gpu.add_options(parser, "results/14-ladder")
     parser.add_argument("--rungs", nargs="+", help="default: all that the device has")
+    parser.add_argument("--more", nargs="+", metavar=("SIZE", "RUNG"), help="some rungs of one more size")
     parser.add_argument("--timeout", type=float, default=480.0,
                         help="seconds for a rung, compiling included: less than a sitting of nine minutes")
     parser.add_argument("--here", action="store_true", help="all rungs in this process")
@@ -63,20 +82,43 @@ def main():
     with on_gpu.begin(options) as record:
         scores = record.scores
         if "ceilings" not in scores:
-            scores["ceilings"], scores["matrix rate"] = on_gpu.machine_ceilings(options.device, options.seconds)
+            with on_gpu.Gate(options.gate).alone():
+                scores["ceilings"], scores["matrix rate"] = on_gpu.machine_ceilings(options.device, options.seconds)
             scores["tokens a side"] = options.tokens
             record.write_scores(scores)
-        for size in options.sizes:
-            rows = scores.setdefault(size, [])
-            for rung in options.rungs or on_gpu.rungs_of(options.device):
-                if any(row["rung"] == rung and "failed" not in row for row in rows):
-                    continue
-                row = (one if options.here else in_a_process)(size, rung, options)
-                if "failed" not in row:
-                    row["share of the matrix rate"] = round(row["operations a second"] / scores["matrix rate"], 4)
+        order, lock = [*on_gpu.RUNGS, *on_gpu.ASIDE], Lock()
+
+        def climb(size, rung, measure):
+            row, rows = measure(size, rung, options), scores[size]
+            if "failed" not in row:
+                row["share of the matrix rate"] = round(row["operations a second"] / scores["matrix rate"], 4)
+            with lock:
                 rows[:] = [old for old in rows if old["rung"] != rung] + [{"rung": rung, **row}]
+                rows.sort(key=lambda row: order.index(row["rung"]))
                 record.write_scores(scores)
                 print(f"{size}: {rung:34} {said_of(row)}", flush=True)
+
+        steps = []
+        for size in options.sizes:
+            made = {row["rung"] for row in scores.setdefault(size, []) if "failed" not in row}
+            steps += [(size, rung) for rung in options.rungs or on_gpu.rungs_of(options.device) if rung not in made]
+        if options.more:
+            size, *rungs = options.more
+            made = {row["rung"] for row in scores.setdefault(size, []) if "failed" not in row}
+            steps += [(size, rung) for rung in rungs if rung not in made]
+        if not options.gate:
+            for size, rung in steps:
+                climb(size, rung, one if options.here else in_a_process)
+            return
+        slow = [step for step in steps if on_gpu.settings(step[1]).get("compile")]
+        with ThreadPoolExecutor(max(1, len(slow))) as beside:
+            waiting = [beside.submit(climb, *step, in_a_process) for step in slow]
+            time.sleep(min(20, options.seconds * 10))  # they take the gate first, to prepare
+            for step in steps:
+                if step not in slow:
+                    climb(*step, one_here)
+            for future in waiting:
+                future.result()
 
 
 if __name__ == "__main__":

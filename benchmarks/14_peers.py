@@ -73,6 +73,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     on_gpu.add_options(parser, "results/14-peers")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds of warming up; later sides are left out")
     torch.backends.mha.set_fastpath_enabled(False)  # torch's own, which is for inference only: compare what is timed
     parser.add_argument("--not-compiled", action="store_true", help="leave out what is compiled, for a trial")
     options = parser.parse_args()
@@ -82,24 +83,30 @@ def main():
             if size in scores:
                 continue
             on_gpu.forget_compiled()
+            gate = on_gpu.Gate(options.gate)
             config = replace(on_gpu.CONFIGS[size], P_drop=0.0, eps_norm=1e-5)  # both others: eps 1e-5
             pairs = on_gpu.drawn_pairs(options.tokens * options.batches, config.vocab)
             batches = list(Batches(pairs, options.tokens, options.tokens)())
             if torch.device(options.device).type == "cuda":
                 batches = [tuple(ids.pin_memory() for ids in batch) for batch in batches]
-            found, missing = sides(config, options)
-            source, target = (ids[:8].to(options.device) for ids in batches[0])
-            rows = {"largest difference of a logit": check_equal(found, (source, target[:, :-1]))}
-            adams = {name: optimizer(model) for name, (model, _) in found.items()}
-            runs = {name: turn(model, adams[name], update, batches, options.device)
-                    for name, (model, update) in found.items()}
-            for name, run in list(runs.items()):  # warm up, which compiles
-                try:
-                    run()
-                except Exception as error:
-                    missing[name] = " ".join(str(error).split())[:300]
-                    del runs[name]
-            times = take_turns(runs, options.rounds)
+            with gate.together():
+                found, missing = sides(config, options)
+                source, target = (ids[:8].to(options.device) for ids in batches[0])
+                rows = {"largest difference of a logit": check_equal(found, (source, target[:, :-1]))}
+                adams = {name: optimizer(model) for name, (model, _) in found.items()}
+                runs = {name: turn(model, adams[name], update, batches, options.device)
+                        for name, (model, update) in found.items()}
+                began = time.perf_counter()
+                for name, run in list(runs.items()):  # warm up, which compiles
+                    try:
+                        if time.perf_counter() - began > options.limit:
+                            raise TimeoutError(f"not reached in {options.limit:.0f} seconds of compiling")
+                        run()
+                    except Exception as error:
+                        missing[name] = " ".join(str(error).split())[:300]
+                        del runs[name]
+            with gate.alone():
+                times = take_turns(runs, options.rounds)
             tokens = sum(len(t) for _, t in pairs)
             for name, row in summary(times, "ours" if "ours" in times else "ours, not compiled").items():
                 rows[name] = row | {"tokens a second": round(tokens / row["median"])}

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from on_gpu import Gate
 from peers import keep_memory, take_turns
 from script import run
 
@@ -57,7 +58,9 @@ def go(options):
         for n in LENGTHS:
             ids = torch.randint(4, VOCAB, (1, n), device=options.device)
             passes = {(name, threads): partial(one_pass, found[name], ids, threads) for name, threads in cases}
-            for case, seconds in take_turns(passes, options.rounds, f"{n} words").items():
+            with Gate(options.gate).alone():
+                times = take_turns(passes, options.rounds, f"{n} words")
+            for case, seconds in times.items():
                 for which, take in (("median", statistics.median), ("least", min), ("most", max)):
                     cases[case][which].append(round(1000 * take(seconds), 2))
         scores["networks"] = {name: {str(threads): cases[name, threads] for threads in options.threads}
@@ -70,6 +73,7 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--gate", help="as for the programs of chapter 14")
     parser.add_argument("--d_model", type=int, default=BASE.d_model, help="narrower for a trial")
     parser.add_argument("--out", type=Path, default=Path("results/16-chain"))
     options = parser.parse_args()

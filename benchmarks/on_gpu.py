@@ -3,9 +3,11 @@
 Not a benchmark itself. Everything runs on a CPU, too, at tiny size, for a trial.
 """
 
+import fcntl
 import gc
 import os
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +20,9 @@ from annotated.data import Batches, make_batch
 from annotated.gpu import (
     FastUpdate,
     Objective,
+    PackedBatches,
+    PackedObjective,
+    PackedUpdate,
     Prefetch,
     StaticBatches,
     TrainStep,
@@ -58,12 +63,45 @@ RUNGS = {
     "few shapes": {"static": True},
     "CUDA graphs": {"record": True},
 }
-# Beside the ladder: CUDA graphs without the compiler, and batches without padding, which have no fixed shape.
+# Beside the ladder: CUDA graphs without the compiler, batches without padding, and those as rows of one shape.
 ASIDE = {
     "CUDA graphs, not compiled": {"static": True, "record": True},
     "no padding": {"unpadded": True},
     "no padding, compiled layers": {"unpadded": True, "compile": True},
+    "packed rows": {"packed": True},
+    "packed rows, CUDA graphs": {"packed": True, "record": True},
+    "packed rows, compiled, CUDA graphs": {"packed": True, "compile": True, "record": True},
 }
+
+
+class Gate:
+    """Programs that share a device: all may prepare at once, while none is timed; each is timed alone.
+
+    path: of a file that they all name; None: there are no others.
+    """
+
+    def __init__(self, path=None):
+        self.path = path
+
+    @contextmanager
+    def _hold(self, kind):
+        if self.path is None:
+            yield
+            return
+        with open(self.path, "a") as file:
+            fcntl.flock(file, kind)
+            yield
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+                torch.cuda.empty_cache()
+
+    def together(self):
+        """While this is held, others may prepare, too, and none is timed."""
+        return self._hold(fcntl.LOCK_SH)
+
+    def alone(self):
+        """While this is held, nobody else uses the device."""
+        return self._hold(fcntl.LOCK_EX)
 
 
 def rungs_of(device):
@@ -121,8 +159,14 @@ class Plain:
         return loss.detach(), tokens
 
 
-def prepare(model, chosen, device, backend="inductor"):
-    """An update with the chosen changes; the model is changed in place."""
+def feed_of(chosen, pairs, tokens):
+    """The batches of the chosen kind, of so many tokens a side."""
+    kind = PackedBatches if chosen.get("packed") else StaticBatches if chosen.get("static") else Batches
+    return kind(pairs, tokens, tokens)
+
+
+def prepare(model, chosen, device, backend="inductor", feed=None):
+    """An update with the chosen changes, for what feed_of gives; the model is changed in place."""
     context = precision_context(chosen.get("precision", "float32"), device)
     if chosen.get("attention"):
         fuse(model)
@@ -131,11 +175,14 @@ def prepare(model, chosen, device, backend="inductor"):
         join_projections(model)
     compute = _loss_piece
     if chosen.get("compile"):
-        compiled(model, backend=backend)
-        compute = torch.compile(_loss_piece, dynamic=True, backend=backend)
+        dynamic = not chosen.get("packed")  # which has one shape
+        compiled(model, dynamic, backend=backend)
+        compute = torch.compile(_loss_piece, dynamic=dynamic, backend=backend)
     if not chosen.get("pieces"):
         return Plain(context)
     kind = CudaGraphTrainStep if chosen.get("record") else TrainStep
+    if chosen.get("packed"):
+        return PackedUpdate(kind(PackedObjective(model, feed, compute=compute), context))
     whole = UnpaddedObjective if chosen.get("unpadded") else Objective
     return FastUpdate(kind(whole(model, compute=compute), context))
 
@@ -181,11 +228,11 @@ def intensity(config, chosen, device, tokens):
     if chosen.get("compile") or chosen.get("record"):
         return None
     model = Transformer(config).to(device)
-    adam, update = adam_for(model, chosen), prepare(model, chosen, device)
-    pairs = drawn_pairs(tokens, config.vocab)
-    batches = (StaticBatches if chosen.get("static") else Batches)(pairs, tokens, tokens)()
+    pairs = drawn_pairs(0.95 * tokens, config.vocab)  # so that one packed row holds them
+    feed = feed_of(chosen, pairs, tokens)
+    adam, update = adam_for(model, chosen), prepare(model, chosen, device, feed=feed)
     with Traffic() as traffic:
-        for batch in batches:
+        for batch in feed():
             update(model, adam, [batch])
     return sum(training_flops(config, len(s), len(t)) for s, t in pairs) / traffic.bytes
 
@@ -193,13 +240,20 @@ def intensity(config, chosen, device, tokens):
 def gradient_error(config, chosen, device, backend, tokens):
     """Relative distance of a rung's gradients to those of chapter 10 in float32, without dropout."""
     found = []
-    batch = make_batch(drawn_pairs(tokens, config.vocab, 1))
+    pairs = [pair for pair in drawn_pairs(2 * tokens, config.vocab, 1) if max(map(len, pair)) <= 25]
+    feed = feed_of({"packed": True}, pairs, 2 * tokens)
     for settings_ in ({}, chosen):
         torch.manual_seed(0)
         model = Transformer(replace(config, P_drop=0.0)).to(device)
-        prepare(model, settings_, device, backend)(model, adam_for(model, settings_), [batch])
+        batch = next(feed()) if settings_.get("packed") else make_batch(pairs)
+        prepare(model, settings_, device, backend, feed)(model, adam_for(model, settings_), [batch])
         found.append(torch.cat([p.grad.flatten().float() for p in model.parameters()]))
     return ((found[1] - found[0]).norm() / found[0].norm()).item()
+
+
+def places_of(target, chosen):
+    """The places for target tokens of a batch, padding counted."""
+    return target.shape[1] if chosen.get("packed") else (target.shape[1] - 1) * len(target)
 
 
 def forget_compiled():
@@ -208,32 +262,37 @@ def forget_compiled():
     gc.collect()
 
 
-def measure(config, chosen, device, tokens=25_000, batches=24, seconds=5.0, backend="inductor"):
+def measure(config, chosen, device, tokens=25_000, batches=24, seconds=5.0, backend="inductor", gate=None):
     """Train with the chosen changes: every batch once to warm up, then whole epochs for about so many seconds.
 
     Returns:
         dict for a record; tokens are target tokens without padding.
     """
+    gate = gate or Gate()
+    with gate.together():
+        row, epoch, facts = prepared(config, chosen, device, tokens, batches, backend)
+    with gate.alone():
+        return row | timed(epoch, facts, seconds, torch.device(device).type == "cuda")
+
+
+def prepared(config, chosen, device, tokens, batches, backend):
+    """What is measured beside the time, a function that trains for an epoch, and what one has."""
     # As many tokens as a piece of the loss has: what is compiled for a few may be kept for many.
     row = {"gradients differ by": round(gradient_error(config, chosen, device, backend, min(tokens, 4096)), 6)}
     row["operations a byte"] = intensity(config, chosen, device, tokens)
     forget_compiled()
     torch.manual_seed(0)
     model = Transformer(config).to(device).train()
-    adam, update = adam_for(model, chosen), prepare(model, chosen, device, backend)
     pairs = drawn_pairs(tokens * batches, config.vocab)
-    feed = (StaticBatches if chosen.get("static") else Batches)(pairs, tokens, tokens)
-    count, real = len(feed.plan()), sum(len(t) for _, t in pairs)
-    needed = sum(training_flops(config, len(s), len(t)) for s, t in pairs)
+    feed = feed_of(chosen, pairs, tokens)
+    adam, update = adam_for(model, chosen), prepare(model, chosen, device, backend, feed)
+    facts = {"updates": len(feed.plan()), "tokens": sum(len(t) for _, t in pairs),
+             "operations": sum(training_flops(config, len(s), len(t)) for s, t in pairs),
+             "places": sum(places_of(t, chosen) for _, t in feed())}
     coming = _stream(Prefetch(feed) if chosen.get("ahead") else feed)
-    cuda = torch.device(device).type == "cuda"
-    synchronize = torch.cuda.synchronize if cuda else lambda: None
-    if cuda:
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
     step, waiting = 0, None
 
-    def epoch():
+    def epoch(count=facts["updates"]):
         nonlocal step, waiting
         for _ in range(count):
             step += 1
@@ -244,21 +303,34 @@ def measure(config, chosen, device, tokens=25_000, batches=24, seconds=5.0, back
             waiting, last = _read_later(loss), waiting
             if last:
                 last()  # one update late, as in a training
-        synchronize()
+        if torch.device(device).type == "cuda":
+            torch.cuda.synchronize()
+        return waiting()
 
+    if chosen.get("compile"):
+        began = time.perf_counter()
+        epoch(1)
+        row["compiling, seconds"] = round(time.perf_counter() - began, 1)
+    return row, epoch, facts
+
+
+def timed(epoch, facts, seconds, cuda):
+    """The time and the memory of whole epochs, after one that does not count."""
+    if cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
-    epoch()
-    row |= {"warm-up, seconds": round(time.perf_counter() - began, 1), "loss after an epoch": round(waiting(), 3)}
+    row = {"loss after an epoch": round(epoch(), 3), "warm-up, seconds": round(time.perf_counter() - began, 1)}
     began, epochs = time.perf_counter(), 0
     while not epochs or time.perf_counter() - began < seconds:
         epoch()
         epochs += 1
-    spent = time.perf_counter() - began
+    spent, count = time.perf_counter() - began, facts["updates"]
     row |= {
-        "tokens a second": round(epochs * real / spent),
+        "tokens a second": round(epochs * facts["tokens"] / spent),
         "milliseconds an update": round(1e3 * spent / epochs / count, 2),
-        "operations a second": epochs * needed / spent, "updates timed": epochs * count,
-        "padding": round(1 - real / sum((t.shape[1] - 1) * len(t) for _, t in feed()), 3),
+        "operations a second": epochs * facts["operations"] / spent, "updates timed": epochs * count,
+        "padding": round(1 - facts["tokens"] / facts["places"], 3),
         # Reserved, because the memory of a recorded graph counts as such only.
         "memory, GiB": round(torch.cuda.max_memory_reserved() / 2**30, 2) if cuda else None,
     }
@@ -287,5 +359,6 @@ def add_options(parser, out):
     parser.add_argument("--batches", type=int, default=24, help="different batches")
     parser.add_argument("--seconds", type=float, default=5.0, help="of timing, about")
     parser.add_argument("--backend", default="inductor", help="of torch.compile; eager for a trial")
+    parser.add_argument("--gate", help="a file: who names the same one prepares beside others and is timed alone")
     parser.add_argument("--out", type=Path, default=Path(out))
 
