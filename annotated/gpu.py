@@ -40,12 +40,9 @@ __all__ = [
     "StaticBatches",
     "unpadded_attention",
     "UnpaddedObjective",
-    "PackedBatches",
-    "PackedObjective",
     "compiled",
     "TrainStep",
     "FastUpdate",
-    "PackedUpdate",
     "Prefetch",
 ]
 
@@ -548,15 +545,6 @@ class _Layout:
         ends = F.pad(real.sum(1).cumsum(0), (1, 0)).int()  # (B + 1,)
         return cls(*(_sent(x, device) for x in (real, index, ends)))
 
-    @classmethod
-    def at(cls, positions: Tensor, B: int, L: int) -> "_Layout":
-        """The layout of tokens at these positions of at most B sentences of at most L, (n,)."""
-        number = (positions == 0).cumsum(0) - 1  # (n,)
-        index = number * L + positions  # (n,)
-        real = index.new_zeros(B * L, dtype=torch.bool).index_fill(0, index, True)
-        after = torch.arange(B + 1, device=index.device)  # (B + 1,)
-        return cls(real.view(B, L), index, torch.searchsorted(number, after, out_int32=True))
-
     def positions(self) -> Tensor:
         """The position of each token in its own sentence, (n,)."""
         return self.index % self.real.shape[1]  # (n,)
@@ -676,100 +664,6 @@ class UnpaddedObjective(Objective):
         return chunked_loss(x, model.target_embedding.weight, wanted, self.pieces)
 
 
-def _row_of(sequences, n, spare, pad):
-    """Sequences and `spare` more of padding, n tokens in all: lists of ids and positions."""
-    left = n - sum(map(len, sequences))
-    fill = [[pad] * (left // spare + (i < left % spare)) for i in range(spare)]
-    rows = [*sequences, *fill]
-    return [x for row in rows for x in row], [t for row in rows for t in range(len(row))]
-
-
-@dataclass(frozen=True)
-class PackedBatches(Batches):
-    """Rows of exactly so many tokens, sentences one after the other, for `PackedObjective`.
-
-    Args:
-        longest: most tokens of a sentence.
-        pad, bos: identifiers in the batches.
-        others: as for `Batches`; one worker only.
-    """
-
-    longest: int = 128
-    pad: int = 0
-    bos: int = 1
-
-    @property
-    def spare(self) -> int:
-        """Tokens of a row that are left free, so that padding makes short sentences."""
-        return -(-max(self.source_tokens, self.target_tokens) // self.longest)
-
-    @property
-    def sentences(self) -> int:
-        """Most sentences of a row, padding counted: one for 16 tokens, and the spare ones."""
-        return min(self.source_tokens, self.target_tokens) // 16 + self.spare
-
-    def plan(self, epoch: int = 0) -> Any:
-        """The pairs of each batch, in a random order: a list of arrays."""
-        return _fill_rows(self, np.random.default_rng((self.seed, epoch)))
-
-    def build(self, plan: Any, k: int) -> tuple[Tensor, Tensor]:
-        """Batch k: source (2, S), ids and positions; target (3, T), ids, next ids, positions."""
-        pairs = [self.pairs[i] for i in plan[k].tolist()]
-        sources = [list(source) for source, _ in pairs]
-        inputs = [[self.bos, *target[:-1]] for _, target in pairs]
-        wanted = [list(target) for _, target in pairs]
-        ids, positions = _row_of(sources, self.source_tokens, self.spare, self.pad)
-        first, places = _row_of(inputs, self.target_tokens, self.spare, self.pad)
-        after, _ = _row_of(wanted, self.target_tokens, self.spare, self.pad)
-        return torch.tensor([ids, positions]), torch.tensor([first, after, places])
-
-
-def _fill_rows(batches, generator):
-    """Cut a random order of the pairs of `PackedBatches` where a row is full."""
-    lengths = np.asarray([(len(s), len(t)) for s, t in batches.pairs], np.int64).reshape(-1, 2)
-    room = np.array([batches.source_tokens, batches.target_tokens]) - batches.spare
-    limit = min(batches.longest, *room.tolist())
-    if len(lengths) and lengths.max() > limit:
-        i = int(lengths.max(1).argmax())
-        raise ValueError(f"pair {i} has {lengths[i].max()} tokens, more than the {limit} that "
-                         "`longest` and the budgets leave: raise them or leave the pair out")
-    order = generator.permutation(len(lengths))
-    cuts = [0]
-    used = np.zeros(2, np.int64)
-    most = batches.sentences - batches.spare
-    for k, length in enumerate(lengths[order]):
-        if (used + length > room).any() or k - cuts[-1] == most:
-            cuts.append(k)
-            used[:] = 0
-        used += length
-    return np.split(order, cuts[1:]) if len(order) else []
-
-
-class PackedObjective(UnpaddedObjective):
-    """An `UnpaddedObjective` whose batches have one shape, so that it can be recorded.
-
-    Args:
-        model, rows, compute: as for `UnpaddedObjective`.
-        batches: whose rows it takes.
-    """
-
-    def __init__(
-        self, model: Transformer, batches: PackedBatches, rows: int = 4096,
-        compute: Callable = _loss_piece,
-    ):
-        super().__init__(model, rows, compute)
-        self.sizes = batches.sentences, batches.longest
-
-    def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """The summed loss of a batch of `PackedBatches`."""
-        device = self.model.target_embedding.weight.device
-        ids, positions = source.to(device, non_blocking=True)
-        first, after, places = target.to(device, non_blocking=True)
-        words = _Layout.at(positions, *self.sizes)
-        labels = _Layout.at(places, *self.sizes)
-        return self.loss_of(ids[None], first[None], after[None], words, labels)
-
-
 def compiled(
     model: Transformer, dynamic: bool = True, backend: str | Callable = "inductor"
 ) -> Transformer:
@@ -788,7 +682,7 @@ def compiled(
     config.recompile_limit = max(64, config.recompile_limit)
     # Cutting a program at DDP's buckets lets gradients leave early; a layer is small enough.
     config.optimize_ddp = False
-    # Else a first batch as long as it is wide would make one program, and the next another.
+    # Lengths that are equal in the first batch only must not become one and the same.
     shapes.use_duck_shape = False
     for layer in (*model.encoder.layers, *model.decoder.layers):
         layer.compile(dynamic=dynamic, backend=backend)
@@ -848,14 +742,6 @@ class FastUpdate:
         for source, target in batches:
             total += self.step(source, target, scale)
         return total
-
-
-class PackedUpdate(FastUpdate):
-    """A `FastUpdate` by a `PackedObjective`."""
-
-    def count(self, source: Any, target: Any, pad: int) -> int:
-        """The target tokens that a row predicts."""
-        return (target[1] != pad).sum().item()
 
 
 @dataclass(frozen=True)

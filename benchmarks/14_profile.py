@@ -1,36 +1,47 @@
 """Where does the time of an update go?
 
     python benchmarks/14_profile.py [--preset small] [--tokens 1500] [--rows 12] [--named softmax] [--device cpu]
-        [--memory] [--trace trace.json]
+        [--memory] [--trace trace.json] [--rung "CUDA graphs" --out results/14-profile]
 
 Trains one update of the fast form of chapter 14 under `torch.profiler` and prints the operations that take the most
 time by themselves: their number of calls and their share. On a GPU the time is that of the kernels.
 With `--memory` it prints the operations that ask for the most memory, and their share of all that is asked for.
 `--trace` also writes a time line, to be opened in a browser at a trace viewer; gaps between kernels are waiting.
+With `--rung` it trains by a rung of 14_ladder.py, on the ladder's sentences; with `--out` the table becomes a record.
 """
 
 import argparse
 from dataclasses import replace
+from pathlib import Path
 
 import torch
-from on_gpu import CONFIGS
+from on_gpu import CONFIGS, adam_for, drawn_pairs, feed_of, prepare, settings
 from torch.profiler import ProfilerActivity, profile
 
 from annotated.gpu import FastUpdate, Objective, TrainStep, fuse, precision_context
 from annotated.optimization import optimizer
+from annotated.records import Record
 from annotated.transformer import Transformer
 
 
-def profiled(config, tokens, device, memory=False):
-    """The profile of one update on sentences of 25 tokens, after one that does not count."""
-    model = fuse(Transformer(config).to(device))
-    context = precision_context("bfloat16" if device == "cuda" else "float32", device)
-    make, adam = FastUpdate(TrainStep(Objective(model), context)), optimizer(model)
-    batch = torch.randint(4, config.vocab, (2, max(1, tokens // 25), 25))
-    make(model, adam, [tuple(batch)])
+def profiled(config, tokens, device, memory=False, rung=None):
+    """The profile of one update, after one that does not count; without a rung on sentences of 25 tokens."""
+    model = Transformer(config).to(device).train()
+    if rung is None:
+        fuse(model)
+        context = precision_context("bfloat16" if device == "cuda" else "float32", device)
+        make, adam = FastUpdate(TrainStep(Objective(model), context)), optimizer(model)
+        batch = tuple(torch.randint(4, config.vocab, (2, max(1, tokens // 25), 25)))
+    else:
+        feed = feed_of(settings(rung), drawn_pairs(0.95 * tokens, config.vocab), tokens)
+        make, adam = prepare(model, settings(rung), device, feed=feed), adam_for(model, settings(rung))
+        batch = max(feed(), key=lambda made: int((made[1] != 0).sum()))
+    make(model, adam, [batch])
     kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device == "cuda")
     with profile(activities=kinds, profile_memory=memory) as seen:
-        make(model, adam, [tuple(batch)])
+        make(model, adam, [batch])
+        if device == "cuda":
+            torch.cuda.synchronize()
     return seen
 
 
@@ -53,11 +64,17 @@ def main():
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--memory", action="store_true", help="memory instead of time")
     parser.add_argument("--trace", help="where to write a time line")
+    parser.add_argument("--rung", help="of chapter 14's ladder")
+    parser.add_argument("--out", type=Path, help="a record")
     options = parser.parse_args()
     torch.manual_seed(0)
     config = replace(CONFIGS[options.preset], vocab=options.vocab)
-    seen = profiled(config, options.tokens, options.device, options.memory)
+    seen = profiled(config, options.tokens, options.device, options.memory, options.rung)
     rows = table(seen, options.device, options.memory)
+    if options.out:
+        with Record.begin(options.out, anew=True, config=config) as record:
+            about = {"rung": options.rung, "tokens a side": options.tokens}
+            record.write_scores(about | {"operation, calls, share": rows})
     wanted = [row for row in rows if any(word in row[0] for word in options.named)]
     for name, calls, share in wanted[: options.rows]:
         print(f"{name[:44]:44} {calls:5} calls {share:5.1%}")

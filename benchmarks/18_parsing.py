@@ -327,6 +327,8 @@ def main():
     parser.add_argument("--work", type=Path, default=Path(".cache/18-parsing"), help="for checkpoints")
     parser.add_argument("--out", type=Path, default=Path("results/18-parsing"))
     options = parser.parse_args()
+    if options.optimizer == "muon" and torch.device(options.device).type == "cuda":
+        parser.error("--optimizer muon is for --device cpu")
     return run(go, options)
 
 

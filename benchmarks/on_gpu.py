@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from packed import PackedBatches, PackedObjective, PackedUpdate
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -20,9 +21,6 @@ from annotated.data import Batches, make_batch
 from annotated.gpu import (
     FastUpdate,
     Objective,
-    PackedBatches,
-    PackedObjective,
-    PackedUpdate,
     Prefetch,
     StaticBatches,
     TrainStep,

@@ -10,6 +10,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 
 import pytest
@@ -600,18 +601,6 @@ def test_a_rung_that_fails_costs_itself_only(program, tmp_path, monkeypatch, cap
     assert "tokens a second" in scores_in(tmp_path)["tiny"][0]  # tried again
 
 
-def test_the_paper_s_hours(program, tmp_path, capsys):
-    module, call = program("14_training")
-    call(*TINY_RUN, "--rung", "loss in pieces", "--out", tmp_path / "training")
-    scores = scores_in(tmp_path / "training-tiny")
-    assert scores["hours for the paper's updates"] == pytest.approx(scores["milliseconds an update"] / 36, rel=0.01, abs=1e-3)
-    (tmp_path / "ladder").mkdir()
-    rows = [{"rung": "TF32", "tokens a second": 5}, {"rung": "fused attention", "tokens a second": 7}, {"rung": "x", "failed": "y"}]
-    (tmp_path / "ladder/scores.json").write_text(json.dumps({"base": rows}))
-    assert module.best_rung(tmp_path / "ladder", "base") == "fused attention"
-    assert module.best_rung(tmp_path, "base") == "compiled layers"
-
-
 def test_peers_compute_the_same_and_take_turns(program, tmp_path, capsys):
     module, call = program("14_peers")
     call(*TINY_RUN, "--rounds", 1, "--not-compiled", "--out", tmp_path)
@@ -875,6 +864,108 @@ def test_compiled_layers_are_few_programs_over_twenty_shapes_and_an_evaluation()
         with torch.no_grad():
             objective.eval()(*ragged())
     assert len(programs) <= 8
+
+
+def test_lengths_that_are_equal_at_first_make_no_program_of_their_own():
+    torch._dynamo.reset()
+    programs = []
+
+    def count(graph, inputs):
+        programs.append(graph)
+        return graph.forward
+
+    objective = gpu.Objective(gpu.compiled(gpu.fuse(model_of(P_drop=0.1)), backend=count))
+    for S, T in ((9, 9), (9, 13), (16, 7), (7, 16)):
+        objective(torch.randint(4, 23, (3, S)), torch.randint(4, 23, (3, T + 1))).backward()
+    assert len(programs) == 2  # a layer of the encoder, and one of the decoder
+
+
+@pytest.mark.parametrize("S", [1, 7, 8, 9, 16])
+def test_rows_of_a_mask_on_a_gpu_lie_at_multiples_of_eight_and_are_always_made_longer(S):
+    mask = torch.rand(2, 1, 1, S) < 0.5
+    on_gpu = SimpleNamespace(is_cuda=True, shape=mask.shape)
+    pad = lambda _, more: torch.nn.functional.pad(mask, more)  # noqa: E731
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpu, "F", SimpleNamespace(pad=pad))
+        seen = gpu._aligned(on_gpu)
+    assert torch.equal(seen, mask) and seen.stride(-2) % 8 == 0 and seen.stride(-2) > S
+
+
+def test_a_layout_says_where_its_sentences_end():
+    real = torch.arange(5)[None] < torch.tensor([5, 2, 4])[:, None]
+    layout = gpu._Layout.of(real, "cpu")
+    assert layout.ends.tolist() == [0, 5, 7, 11] and layout.ends.dtype == torch.int32
+
+
+def test_what_is_sent_to_a_gpu_is_pinned_first():
+    x = SimpleNamespace(is_cuda=False, pin_memory=lambda: SimpleNamespace(to=lambda device, non_blocking: ("pinned", device)))
+    assert gpu._sent(x, "cuda:0") == ("pinned", "cuda:0")
+    assert gpu._sent(torch.ones(2), "cpu").tolist() == [1, 1]
+
+
+# ---- packed rows, which the ladder measures
+
+
+def test_packed_rows_have_the_loss_and_the_gradients_of_the_padded_batch(program):
+    packed, _ = program("packed")
+    pairs = some_pairs(21)
+    feed = packed.PackedBatches(pairs, 367, 359, longest=19)
+    (batch,) = feed()
+    found = []
+    for kind in (gpu.Objective, partial(packed.PackedObjective, batches=feed)):
+        torch.manual_seed(1)
+        model = model_of()
+        loss = kind(model)(*(make_batch(pairs) if kind is gpu.Objective else batch))
+        loss.backward()
+        found.append([loss.detach(), gradients(model)])
+    torch.testing.assert_close(*found, atol=1e-3, rtol=1e-4)
+    update = packed.PackedUpdate(gpu.TrainStep(packed.PackedObjective(model, feed)))
+    assert update.count(*batch, 0) == sum(len(target) for _, target in pairs)
+
+
+def test_packed_rows_have_one_shape_and_hold_every_pair_once(program):
+    packed, _ = program("packed")
+    pairs = some_pairs(101)
+    feed = packed.PackedBatches(pairs, 97, 89, seed=3, longest=31)
+    rows = list(feed())
+    assert {(tuple(s.shape), tuple(t.shape)) for s, t in rows} == {((2, 97), (3, 89))}
+    for epoch in (0, 1):
+        assert sorted(i for part in feed.plan(epoch) for i in part.tolist()) == list(range(101))
+    assert feed.plan(0)[0].tolist() != feed.plan(1)[0].tolist()
+    for source, target in rows:
+        begins = (source[1] == 0).sum(), (target[2] == 0).sum()
+        assert begins[0] == begins[1] <= feed.sentences
+        assert max(source[1].max(), target[2].max()) < feed.longest
+    with pytest.raises(ValueError, match="pair 1 has 40 tokens, more than the 31"):
+        packed.PackedBatches([([4, 2], [4, 2]), ([4] * 39 + [2], [2])], 97, 89, longest=31).plan()
+
+
+def test_what_is_timed_behind_a_gate_is_alone(program, tmp_path):
+    on_gpu, _ = program("on_gpu")
+    gate, seen = on_gpu.Gate(tmp_path / "gate"), []
+
+    def timed():
+        with gate.alone():
+            seen.append("timed")
+
+    waiting = Thread(target=timed)
+    with gate.together(), on_gpu.Gate(tmp_path / "gate").together():
+        waiting.start()
+        waiting.join(0.2)
+        seen.append("prepared")
+    waiting.join(10)
+    assert seen == ["prepared", "timed"]
+    with on_gpu.Gate().alone(), on_gpu.Gate().together():  # no others, no waiting
+        pass
+
+
+def test_rungs_that_share_a_gate_end_like_those_that_take_turns(program, tmp_path, capsys):
+    _, climb = program("14_ladder")
+    rungs = "float32, plain", "packed rows"
+    climb(*TINY_RUN, "--gate", tmp_path / "gate", "--rungs", rungs[1], "--more", "tiny", rungs[0], "--out", tmp_path)
+    rows = scores_in(tmp_path)["tiny"]
+    assert [row["rung"] for row in rows] == list(rungs) and all(row["tokens a second"] > 0 for row in rows)
+    assert 0 < rows[1]["gradients differ by"] < 0.1 and rows[1]["padding"] < 1
 
 
 def test_a_kernel_of_another_form_is_not_called(monkeypatch):
