@@ -185,6 +185,13 @@ def test_the_readme_has_the_front_pages_numbers():
     assert [line for line in text.splitlines() if line.startswith("- **")] == [f"- **{number}** {words}." for number, words, _ in front.numbers()]
 
 
+def test_the_readme_says_what_the_gpu_reached():
+    ladder = json.loads((ROOT / "results/14-ladder/scores.json").read_text())["base"]
+    best = max(ladder, key=lambda rung: rung["tokens a second"])
+    assert best["rung"] == "CUDA graphs" and 500_000 <= best["tokens a second"] < 550_000
+    assert "base trains on half a million tokens a second, in 16 bits, compiled and recorded" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
 def test_the_readme_has_the_same_doors():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     links = re.findall(r"\]\(([^)#]+)\)", text)
