@@ -206,12 +206,13 @@ def _inner_attention(module):
     return module.attention.attention if dropped else module.attention
 
 
+_DOT_PRODUCTS = scaled_dot_product_attention, fused_attention, fused_causal_attention
+
+
 def _use_attention(module, attention):
     """Let a `MultiHeadAttention` make its scaled dot products elsewhere, dropout kept."""
-    dropped = isinstance(module.attention, AttentionDropout)
-    inner = _inner_attention(module)
-    if inner in (scaled_dot_product_attention, fused_attention, fused_causal_attention):
-        if dropped:  # a new one, since the attentions of a layer share theirs
+    if _inner_attention(module) in _DOT_PRODUCTS:
+        if isinstance(module.attention, AttentionDropout):  # a layer's attentions share theirs
             attention = AttentionDropout(attention, module.attention.P_drop)
             attention.train(module.training)
         module.attention = attention
@@ -632,13 +633,14 @@ class UnpaddedObjective(Objective):
     """
 
     def __init__(self, model: Transformer, rows: int = 4096, compute: Callable = _loss_piece):
-        super().__init__(fuse(model), rows, compute)
-        for module in model.modules():
-            if isinstance(module, MultiHeadAttention):
-                _use_attention(module, unpadded_attention)
-                if _inner_attention(module) is not unpadded_attention:
-                    raise ValueError("the model has an attention that knows no packed sentences: "
-                                     "train it by Objective")
+        attentions = [m for m in model.modules() if isinstance(m, MultiHeadAttention)]
+        if {_inner_attention(m) for m in attentions} - {*_DOT_PRODUCTS, unpadded_attention}:
+            raise ValueError("the model has an attention that knows no packed sentences: "
+                             "train it by Objective")
+        super().__init__(model, rows, compute)
+        fuse(model)
+        for module in attentions:
+            _use_attention(module, unpadded_attention)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """The loss of source (B, S), target (B, T + 1), as `Objective` gives it."""
@@ -683,7 +685,8 @@ def compiled(
     # Cutting a program at DDP's buckets lets gradients leave early; a layer is small enough.
     config.optimize_ddp = False
     # Lengths that are equal in the first batch only must not become one and the same.
-    shapes.use_duck_shape = False
+    if hasattr(shapes, "use_duck_shape"):  # no public setting, and for the whole process
+        shapes.use_duck_shape = False
     for layer in (*model.encoder.layers, *model.decoder.layers):
         layer.compile(dynamic=dynamic, backend=backend)
     return model

@@ -102,16 +102,19 @@ def main():
     torch.manual_seed(0)
     config = replace(on_gpu.CONFIGS[options.sizes[0]], eps_norm=1e-5)  # CTranslate2 and Marian: eps 1e-5
     model = EndlessTransformer(config).eval()
-    source = torch.randint(4, config.vocab, (options.batch, S)).to(options.device)
+    source = torch.randint(4, config.vocab, (options.batch, S))
     source[:, -1] = config.eos
     scores = {"sentences": options.batch, "source tokens": S, "new tokens": options.length}
     with on_gpu.begin(options, packages=("transformers", "ctranslate2"), config=config) as record:
         scores = record.scores | scores
-        searches, missing = sides(model, options)
+        gate = on_gpu.Gate(options.gate)
+        with gate.together():
+            source = source.to(options.device)
+            searches, missing = sides(model, options)
         for beam, name in ((1, "greedy"), (4, "beam 4")):
             if name in scores:
                 continue
-            made, gate = {}, on_gpu.Gate(options.gate)
+            made = {}
             with gate.together():
                 for side, search in list(searches.items()):
                     try:

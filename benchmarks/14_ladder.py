@@ -19,7 +19,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 
@@ -50,13 +49,16 @@ def in_a_process(size, rung, options):
              "--seconds", options.seconds, "--backend", options.backend, "--one", size, rung,
              *(["--gate", options.gate] if options.gate else [])]
     command = [sys.executable, __file__, *map(str, given)]
+    limit = None if options.gate else options.timeout  # it may wait long for its turn
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=options.timeout)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
         return {"failed": f"not done after {options.timeout:.0f} seconds"}
     if done.returncode:
         print(done.stderr, file=sys.stderr)
         lines = done.stderr.strip().splitlines() or ["no message"]
+        if lines[-1] == "KeyboardInterrupt":
+            raise KeyboardInterrupt
         errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Unsupported)\b", line)]
         return {"failed": (errors or lines)[-1][:300]}  # after the error a compiler adds advice
     return json.loads(done.stdout.splitlines()[-1])
@@ -71,8 +73,10 @@ def main():
     on_gpu.add_options(parser, "results/14-ladder")
     parser.add_argument("--rungs", nargs="+", help="default: all that the device has")
     parser.add_argument("--more", nargs="+", metavar=("SIZE", "RUNG"), help="some rungs of one more size")
+    parser.add_argument("--again", nargs="*", default=[], metavar="RUNG", help="rungs to be made anew")
+    parser.add_argument("--beside", type=int, default=8, help="rungs that prepare at once, with --gate")
     parser.add_argument("--timeout", type=float, default=480.0,
-                        help="seconds for a rung, compiling included: less than a sitting of nine minutes")
+                        help="seconds for a rung without --gate: less than a sitting of nine minutes")
     parser.add_argument("--here", action="store_true", help="all rungs in this process")
     parser.add_argument("--one", nargs=2, metavar=("SIZE", "RUNG"), help="measure a rung and print it")
     options = parser.parse_args()
@@ -100,20 +104,21 @@ def main():
 
         steps = []
         for size in options.sizes:
-            made = {row["rung"] for row in scores.setdefault(size, []) if "failed" not in row}
-            steps += [(size, rung) for rung in options.rungs or on_gpu.rungs_of(options.device) if rung not in made]
+            steps += [(size, rung) for rung in options.rungs or on_gpu.rungs_of(options.device)]
         if options.more:
-            size, *rungs = options.more
-            made = {row["rung"] for row in scores.setdefault(size, []) if "failed" not in row}
-            steps += [(size, rung) for rung in rungs if rung not in made]
+            steps += [(options.more[0], rung) for rung in options.more[1:]]
+        made = {(size, row["rung"]) for size, _ in steps for row in scores.setdefault(size, [])
+                if "failed" not in row and row["rung"] not in options.again}
+        steps = [step for step in steps if step not in made]
         if not options.gate:
             for size, rung in steps:
                 climb(size, rung, one if options.here else in_a_process)
             return
         slow = [step for step in steps if on_gpu.settings(step[1]).get("compile")]
-        with ThreadPoolExecutor(max(1, len(slow))) as beside:
+        with ThreadPoolExecutor(options.beside) as beside:
             waiting = [beside.submit(climb, *step, in_a_process) for step in slow]
-            time.sleep(min(20, options.seconds * 10))  # they take the gate first, to prepare
+            if slow:
+                on_gpu.Gate(options.gate).wait_for_others(60)
             for step in steps:
                 if step not in slow:
                     climb(*step, one_here)

@@ -11,6 +11,7 @@ With `--rung` it trains by a rung of 14_ladder.py, on the ladder's sentences; wi
 """
 
 import argparse
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,10 +70,11 @@ def main():
     options = parser.parse_args()
     torch.manual_seed(0)
     config = replace(CONFIGS[options.preset], vocab=options.vocab)
-    seen = profiled(config, options.tokens, options.device, options.memory, options.rung)
-    rows = table(seen, options.device, options.memory)
-    if options.out:
-        with Record.begin(options.out, anew=True, config=config) as record:
+    record = Record.begin(options.out, anew=True, seed=0, config=config) if options.out else nullcontext()
+    with record:
+        seen = profiled(config, options.tokens, options.device, options.memory, options.rung)
+        rows = table(seen, options.device, options.memory)
+        if options.out:
             about = {"rung": options.rung, "tokens a side": options.tokens}
             record.write_scores(about | {"operation, calls, share": rows})
     wanted = [row for row in rows if any(word in row[0] for word in options.named)]

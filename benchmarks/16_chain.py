@@ -47,7 +47,8 @@ def one_pass(network, ids, threads):
 
 
 def go(options):
-    found = {name: network.to(options.device) for name, network in networks(options.d_model).items()}
+    with Gate(options.gate).together():
+        found = {name: network.to(options.device) for name, network in networks(options.d_model).items()}
     weights = {name: sum(p.numel() for p in network.parameters()) for name, network in found.items()}
     config = {"d_model": options.d_model, "vocab": VOCAB, "device": options.device, "threads": options.threads}
     torch.set_num_threads(max(options.threads))

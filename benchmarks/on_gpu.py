@@ -3,7 +3,6 @@
 Not a benchmark itself. Everything runs on a CPU, too, at tiny size, for a trial.
 """
 
-import fcntl
 import gc
 import os
 import time
@@ -36,7 +35,7 @@ from annotated.gpu import (
 from annotated.graphs import CudaGraphTrainStep
 from annotated.layers import FusedLayerNorm, LayerNorm
 from annotated.optimization import label_smoothed_loss, learning_rate
-from annotated.records import Record
+from annotated.records import Record, read_run
 from annotated.training import _read_later, _stream
 from annotated.transformer import BASE, BIG, TINY, Transformer
 
@@ -86,20 +85,36 @@ class Gate:
         if self.path is None:
             yield
             return
+        import fcntl  # not on Windows
+
         with open(self.path, "a") as file:
-            fcntl.flock(file, kind)
+            fcntl.flock(file, getattr(fcntl, kind))
             yield
-            if torch.cuda.is_available():
+            if torch.cuda.is_initialized():
                 torch.cuda.synchronize()
                 torch.cuda.empty_cache()
 
     def together(self):
         """While this is held, others may prepare, too, and none is timed."""
-        return self._hold(fcntl.LOCK_SH)
+        return self._hold("LOCK_SH")
 
     def alone(self):
         """While this is held, nobody else uses the device."""
-        return self._hold(fcntl.LOCK_EX)
+        return self._hold("LOCK_EX")
+
+    def wait_for_others(self, seconds):
+        """Until another program prepares, at most so long: it began to start before."""
+        import fcntl
+
+        end = time.monotonic() + seconds
+        with open(self.path, "a") as file:
+            while time.monotonic() < end:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return
+                fcntl.flock(file, fcntl.LOCK_UN)
+                time.sleep(0.1)
 
 
 def rungs_of(device):
@@ -226,13 +241,15 @@ def intensity(config, chosen, device, tokens):
     if chosen.get("compile") or chosen.get("record"):
         return None
     model = Transformer(config).to(device)
-    pairs = drawn_pairs(0.95 * tokens, config.vocab)  # so that one packed row holds them
+    pairs = drawn_pairs(4 * tokens, config.vocab)
     feed = feed_of(chosen, pairs, tokens)
     adam, update = adam_for(model, chosen), prepare(model, chosen, device, feed=feed)
+    plan = feed.plan()
+    sizes = [[(len(pairs[i][0]), len(pairs[i][1])) for i in plan[n].tolist()] for n in range(len(plan))]
+    fullest = max(range(len(plan)), key=lambda n: sum(map(sum, sizes[n])))
     with Traffic() as traffic:
-        for batch in feed():
-            update(model, adam, [batch])
-    return sum(training_flops(config, len(s), len(t)) for s, t in pairs) / traffic.bytes
+        update(model, adam, [feed.build(plan, fullest)])
+    return sum(training_flops(config, s, t) for s, t in sizes[fullest]) / traffic.bytes
 
 
 def gradient_error(config, chosen, device, backend, tokens):
@@ -250,8 +267,10 @@ def gradient_error(config, chosen, device, backend, tokens):
 
 
 def places_of(target, chosen):
-    """The places for target tokens of a batch, padding counted."""
-    return target.shape[1] if chosen.get("packed") else (target.shape[1] - 1) * len(target)
+    """The places for target tokens of a batch that an update computes, padding counted."""
+    if chosen.get("packed"):
+        return target.shape[1]
+    return int((target[:, 1:] != 0).sum()) if chosen.get("unpadded") else target[:, 1:].numel()
 
 
 def forget_compiled():
@@ -290,9 +309,9 @@ def prepared(config, chosen, device, tokens, batches, backend):
     coming = _stream(Prefetch(feed) if chosen.get("ahead") else feed)
     step, waiting = 0, None
 
-    def epoch(count=facts["updates"]):
+    def epoch():
         nonlocal step, waiting
-        for _ in range(count):
+        for _ in range(facts["updates"]):
             step += 1
             for group in adam.param_groups:
                 group["lr"] = learning_rate(step, config.d_model)
@@ -307,8 +326,8 @@ def prepared(config, chosen, device, tokens, batches, backend):
 
     if chosen.get("compile"):
         began = time.perf_counter()
-        epoch(1)
-        row["compiling, seconds"] = round(time.perf_counter() - began, 1)
+        epoch()  # which compiles for all batches
+        row["preparing, seconds"] = round(time.perf_counter() - began, 1)
     return row, epoch, facts
 
 
@@ -338,6 +357,14 @@ def timed(epoch, facts, seconds, cuda):
 def begin(options, out=None, packages=(), **what):
     """The record of a program with these options; one that was stopped goes on if they are the same."""
     shape = {name: getattr(options, name) for name in ("device", "tokens", "batches", "backend")}
+    folder = out or options.out
+    if (folder / "run.json").exists():  # what is compared comes from one machine
+        run = read_run(folder)
+        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+        before, now = (run["machine"]["gpu"], run["versions"]["torch"]), (gpu, torch.__version__)
+        if before != now:
+            raise SystemExit(f"{folder} was begun with GPU {before[0]} and torch {before[1]}, here are "
+                             f"{now[0]} and {now[1]}: choose another --out")
     return Record.begin(out or options.out, packages=packages, seed=0, options=shape, **what)
 
 

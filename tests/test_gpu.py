@@ -404,6 +404,9 @@ def test_an_attention_that_knows_no_packed_sentences_is_refused():
             module.attention = additive_attention
     with pytest.raises(ValueError, match="knows no packed sentences: train it by Objective"):
         gpu.UnpaddedObjective(model)
+    with pytest.raises(ValueError, match="output_bias"):
+        gpu.UnpaddedObjective(other := model_of(output_bias=True))
+    assert not any(isinstance(m, FusedLayerNorm) for refused in (model, other) for m in refused.modules())  # as they were
 
 
 def test_a_loss_in_pieces_keeps_the_digits_of_double_precision():
@@ -767,6 +770,14 @@ def test_a_profile_lists_time_or_memory(program, more, large, capsys):
     assert named[large] > 5 and (named["aten::view"] == 0) == bool(more)  # a view takes time and no memory
 
 
+def test_a_profile_of_a_rung_becomes_a_record(program, tmp_path, capsys):
+    words = "--preset tiny --vocab 503 --tokens 100 --device cpu --rows 1 --rung".split()
+    program("14_profile")[1](*words, "packed rows", "--out", tmp_path)
+    scores, run = scores_in(tmp_path), json.loads((tmp_path / "run.json").read_text())
+    assert scores["rung"] == "packed rows" and "ended" in run
+    assert sum(share for _, _, share in scores["operation, calls, share"]) == pytest.approx(1)
+
+
 @pytest.mark.parametrize("here, installs", [(sys.executable, False), ("/bin/false", True)])
 def test_make_gpu_installs_nothing_where_torch_is_there(here, installs, tmp_path):
     root = Path(__file__).parent.parent
@@ -961,11 +972,41 @@ def test_what_is_timed_behind_a_gate_is_alone(program, tmp_path):
 
 def test_rungs_that_share_a_gate_end_like_those_that_take_turns(program, tmp_path, capsys):
     _, climb = program("14_ladder")
-    rungs = "float32, plain", "packed rows"
-    climb(*TINY_RUN, "--gate", tmp_path / "gate", "--rungs", rungs[1], "--more", "tiny", rungs[0], "--out", tmp_path)
-    rows = scores_in(tmp_path)["tiny"]
-    assert [row["rung"] for row in rows] == list(rungs) and all(row["tokens a second"] > 0 for row in rows)
-    assert 0 < rows[1]["gradients differ by"] < 0.1 and rows[1]["padding"] < 1
+    rungs = "float32, plain", "compiled layers", "packed rows"
+    for out, more in (("beside", ["--gate", tmp_path / "gate"]), ("turns", ["--here"])):
+        climb(*TINY_RUN, *more, "--rungs", *rungs[1:], "--more", "tiny", rungs[0], "--out", tmp_path / out)
+    beside, turns = (scores_in(tmp_path / out)["tiny"] for out in ("beside", "turns"))
+    assert [row["rung"] for row in beside] == list(rungs) and all(row["tokens a second"] > 0 for row in beside)
+    for name in ("gradients differ by", "padding"):
+        assert [row[name] for row in beside] == pytest.approx([row[name] for row in turns], rel=1e-3), name
+    assert beside[2]["padding"] < 1
+
+
+def test_a_rung_can_be_made_anew(program, tmp_path, monkeypatch):
+    ladder, climb = program("14_ladder")
+    for made in (1, 2):
+        monkeypatch.setattr(ladder, "one", lambda size, rung, options, made=made: {"operations a second": made, "tokens a second": made})
+        climb(*TINY_RUN, "--here", "--rungs", "TF32", "--again", *["TF32"] * (made == 2), "--out", tmp_path)
+        assert [row["operations a second"] for row in scores_in(tmp_path)["tiny"]] == [made]
+
+
+def test_a_stopped_rung_leaves_no_row(program, tmp_path, monkeypatch):
+    ladder, climb = program("14_ladder")
+    made = SimpleNamespace(returncode=-2, stderr="Traceback\nKeyboardInterrupt", stdout="")
+    monkeypatch.setattr(ladder, "subprocess", SimpleNamespace(run=lambda *a, **k: made, TimeoutExpired=TimeoutError))
+    with pytest.raises(KeyboardInterrupt):
+        climb(*TINY_RUN, "--rungs", "TF32", "--out", tmp_path)
+    assert not scores_in(tmp_path).get("tiny")
+
+
+def test_a_record_of_another_gpu_is_not_gone_on_with(program, tmp_path, capsys):
+    _, climb = program("14_ladder")
+    climb(*TINY_RUN, "--here", "--rungs", "float32, plain", "--out", tmp_path)
+    run = json.loads((tmp_path / "run.json").read_text())
+    run["machine"]["gpu"] = "NVIDIA H200"
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    with pytest.raises(SystemExit, match="was begun with GPU NVIDIA H200 and torch .* choose another --out"):
+        climb(*TINY_RUN, "--here", "--rungs", "float32, plain", "--out", tmp_path)
 
 
 def test_a_kernel_of_another_form_is_not_called(monkeypatch):
