@@ -46,6 +46,18 @@ def some_pairs(count=40, seed=0):
     return [tuple([*torch.randint(4, 23, (n,), generator=draw).tolist(), 2] for n in pair) for pair in sizes]
 
 
+def counted_programs():
+    """A list for the programs that a compiler makes from now on, and the backend that notes them and runs them as they are."""
+    torch._dynamo.reset()
+    programs = []
+
+    def count(graph, inputs):
+        programs.append(graph)
+        return graph.forward
+
+    return programs, count
+
+
 def gradients(model):
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
@@ -469,13 +481,7 @@ def test_an_error_in_a_batch_arrives_in_its_place():
 
 @pytest.mark.parametrize("join", [lambda model: model, gpu.join_projections], ids=["plain", "joint projections"])
 def test_layers_share_a_program_for_all_shapes(join):
-    torch._dynamo.reset()
-    programs = []
-
-    def count(graph, inputs):
-        programs.append(graph)
-        return graph.forward
-
+    programs, count = counted_programs()
     model = join(gpu.fuse(model_of(N=3))).eval()
     plain = deepcopy(model)
     gpu.compiled(model, backend=count)
@@ -860,13 +866,7 @@ def test_a_model_without_padding_still_reads_padded_batches():
 
 
 def test_compiled_layers_are_few_programs_over_twenty_shapes_and_an_evaluation():
-    torch._dynamo.reset()
-    programs = []
-
-    def count(graph, inputs):
-        programs.append(graph)
-        return graph.forward
-
+    programs, count = counted_programs()
     model = gpu.compiled(gpu.fuse(model_of(P_drop=0.1, d_model=128, h=2)), backend=count)
     objective = gpu.Objective(model)
     with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
@@ -878,13 +878,7 @@ def test_compiled_layers_are_few_programs_over_twenty_shapes_and_an_evaluation()
 
 
 def test_lengths_that_are_equal_at_first_make_no_program_of_their_own():
-    torch._dynamo.reset()
-    programs = []
-
-    def count(graph, inputs):
-        programs.append(graph)
-        return graph.forward
-
+    programs, count = counted_programs()
     objective = gpu.Objective(gpu.compiled(gpu.fuse(model_of(P_drop=0.1)), backend=count))
     for S, T in ((9, 9), (9, 13), (16, 7), (7, 16)):
         objective(torch.randint(4, 23, (3, S)), torch.randint(4, 23, (3, T + 1))).backward()

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch._dynamo
 from shapes import checked, unseen
-from test_gpu import close, model_of
+from test_gpu import close, counted_programs, model_of
 
 from annotated import gpu, graphs
 from annotated.data import Words
@@ -157,13 +157,7 @@ def test_a_translator_takes_recorded_steps():
 
 
 def test_a_compiled_step_serves_all_layers():
-    torch._dynamo.reset()
-    programs = []
-
-    def count(graph, inputs):
-        programs.append(graph)
-        return graph.forward
-
+    programs, count = counted_programs()
     model, source = searched(N=3), sources(3, 7, 2)
     steps = graphs.CudaGraphDecoder(graphs.compile_steps(deepcopy(model), backend=count))
     assert beam_search(steps, source, 2) == beam_search(model, source, 2)
