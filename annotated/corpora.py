@@ -456,6 +456,13 @@ def _write_tokens(pairs, vocabulary, folder):
     return dtype.name
 
 
+def _check_replaceable(folder):
+    """Refuse a folder of anything else than an earlier `prepare`: ValueError."""
+    if any(Path(folder).glob("*")) and not Path(folder, "about.json").exists():
+        raise ValueError(f"{folder} holds something else, which would be lost: "
+                         "name a folder that is new or empty")
+
+
 def prepare(
     pairs: Iterable[tuple[str, str]], vocabulary: Any, folder: Path | str
 ) -> "TokenPairs":
@@ -464,11 +471,12 @@ def prepare(
     Args:
         pairs: gone through once, never held.
         vocabulary: a `Words`, a `Subwords`, or anything with `encode` and a length.
-        folder: appears whole, at the end, in place of what was there.
+        folder: appears whole, at the end, in place of an earlier one.
 
     Raises:
-        ValueError: there is no pair.
+        ValueError: there is no pair, or the folder holds something else.
     """
+    _check_replaceable(folder)
     with atomic_write(folder) as fresh:
         fresh.mkdir()
         dtype = _write_tokens(pairs, vocabulary, fresh)
@@ -477,12 +485,8 @@ def prepare(
             raise ValueError(f"pairs is empty: there is nothing to write to {folder}")
         (fresh / "lengths.bin").unlink()
         sizes = lengths.sum(1, dtype=np.int64)  # (n,)
-        about = {
-            "pairs": len(sizes),
-            "tokens": int(sizes.sum()),
-            "dtype": dtype,
-            "vocabulary": len(vocabulary),
-        }
+        about = {"pairs": len(sizes), "tokens": int(sizes.sum()), "dtype": dtype,
+                 "vocabulary": len(vocabulary)}
         np.save(fresh / "starts.npy", sizes.cumsum() - sizes)
         np.save(fresh / "lengths.npy", lengths.astype(np.min_scalar_type(lengths.max())))
         order, runs = _by_length(lengths)

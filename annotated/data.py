@@ -513,6 +513,7 @@ class Batches:
         target_tokens: most target positions to predict in a batch, padding counted.
         seed: decides the order, together with the epoch.
         worker, workers: which share; shares are disjoint, complete and equally many batches.
+        bos, pad: the model's.
 
     Raises:
         ValueError: worker is none of the workers.
@@ -524,6 +525,8 @@ class Batches:
     seed: int = 0
     worker: int = 0
     workers: int = 1
+    bos: int = 1
+    pad: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.worker < self.workers:
@@ -540,7 +543,7 @@ class Batches:
 
     def build(self, plan: _Plan, k: int) -> tuple[Tensor, Tensor]:
         """Batch k of a plan: source and target."""
-        return make_batch([self.pairs[i] for i in plan[k].tolist()])
+        return make_batch([self.pairs[i] for i in plan[k].tolist()], self.bos, self.pad)
 
     def forget(self, done: int) -> None:
         """After every eighth batch, give back what a corpus on a disk has read for them."""
@@ -569,7 +572,7 @@ def token_batches(
     """Go once through encoded sentence pairs in batches of similar length (section 5.1).
 
     Args:
-        pairs, source_tokens, target_tokens: as in `Batches`.
+        pairs, source_tokens, target_tokens: as in `Batches`, which takes another bos and pad.
         seed, epoch: decide the order.
         start: how many batches of the epoch are done already.
 

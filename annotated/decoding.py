@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import asdict
 from functools import cache, partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -273,10 +274,15 @@ def _widen(state, rows, k):
     return _select(state, rows.repeat_interleave(k))
 
 
+def _check_beam(beam):
+    """Refuse a beam that is no whole number, below 1 or beyond all use: ValueError."""
+    if not isinstance(beam, Integral) or not 1 <= beam <= 100_000:
+        raise ValueError(f"beam must be 1 or more, and 100000 at most, got {beam!r}")
+
+
 def _check_search(beam, penalty, limits):
-    """Refuse a beam below 1, and a penalty that cannot divide from 1 to the limits, (B,)."""
-    if not isinstance(beam, int) or not 1 <= beam <= 100_000:
-        raise ValueError(f"beam must be 1 or more, and 100000 at most, got {beam}")
+    """Refuse a wrong beam, and a penalty that cannot divide from 1 to the limits, (B,)."""
+    _check_beam(beam)
     for length in sorted({1, *limits.tolist()}):
         try:
             worth = penalty(length)
@@ -501,11 +507,11 @@ def _exchanged(model, linear):
     modules: list[Any] = list(model.modules())
     for module in modules:
         for name, child in list(module._modules.items()):  # named_children skips repetitions
-            if isinstance(child, nn.Linear):
+            if type(child) is nn.Linear or getattr(child, "plain", False):
                 setattr(module, name, linear(child.weight, child.bias))
-            elif isinstance(child, LayerNorm):
+            elif type(child) in (LayerNorm, FusedLayerNorm):
                 setattr(module, name, FusedLayerNorm.of(child))
-            elif isinstance(child, Embedding):  # one for both languages stays one
+            elif type(child) is Embedding:  # one for both languages stays one
                 if child not in made:
                     made[child] = _PackedEmbedding(child, linear)
                 setattr(module, name, made[child])
@@ -525,7 +531,10 @@ def packed(model: nn.Module) -> nn.Module:
 
     Where nothing can be packed, it is the model itself.
     """
-    if not _is_plain(model) or not torch.backends.mkldnn.is_available() or not _can_pack():
+    known = isinstance(model, Transformer | RecurrentSeq2Seq)  # others may read a weight itself
+    if not known or not _is_plain(model) or not torch.backends.mkldnn.is_available():
+        return model
+    if not _can_pack():
         return model
     return _exchanged(model, _PackedLinear)
 
@@ -536,12 +545,12 @@ def packed_int8(model: nn.Module) -> nn.Module:
     It is faster than `packed`, and its outputs differ a little.
 
     Raises:
-        ValueError: the model is a recurrent one, not in float32 or not on a CPU; or torch has
+        ValueError: the model is no Transformer, not in float32 or not on a CPU; or torch has
             no such products for this processor.
         FloatingPointError: a weight is not finite.
     """
-    if any(isinstance(part, nn.RNNBase) for part in model.modules()):
-        raise ValueError("int8 is for a Transformer: torch's recurrent layers have other products")
+    if not isinstance(model, Transformer):
+        raise ValueError(f"int8 is for a Transformer, got {type(model).__name__}")
     if not _is_plain(model):
         raise ValueError("int8 is for a model in float32 on a CPU: take device='cpu'")
     if not _int8_bits():
@@ -582,8 +591,7 @@ class Translator:
         model: any module with `start`, `step` and `config`; changed later, it needs a new
             Translator, because this one searches with a copy (see `packed`).
         vocabulary: anything with `encode` and `decode`.
-        longest: a line of more tokens, which the model has not seen, is translated in pieces;
-            of learned positions there are no more than the model has.
+        longest: a line of more tokens is translated in pieces; learned positions may allow less.
         int8: search with products of 8-bit numbers, faster and a little different; see
             `packed_int8`.
 
@@ -654,7 +662,8 @@ class Translator:
     def _search_lines(self, lines, search, tokens, progress):
         if isinstance(lines, str):
             raise TypeError("lines must be a list of strings, got one: put it in a list")
-        return _search_pieces([self.cut(line) for line in lines], search, tokens, progress)
+        rows = _most_rows(search.keywords["beam"], self.model.config.vocab)
+        return _search_pieces(map(self.cut, lines), search, tokens, rows, progress)
 
     def cut(self, line: str) -> list[list[int]]:
         """The identifiers of a line, in pieces that end in eos; none for an empty line."""
@@ -665,30 +674,36 @@ class Translator:
         if not line:
             return []
         ids = [i for i in self.vocabulary.encode(line) if i != eos]
-        long = len(ids) > self.longest
-        ends = _sentence_ends(self.vocabulary, unk) if long else ()
+        ends = _sentence_ends(self.vocabulary, unk) if len(ids) > self.longest else ()
         return [[*piece, eos] for piece in _split_long(ids, self.longest, ends)]
 
 
-def _search_pieces(cut, search, tokens, progress):
+def _most_rows(beam, vocab):
+    """How many sentences have half a GB of scores at a step."""
+    _check_beam(beam)
+    return max(1, 2**27 // (beam * vocab))
+
+
+def _search_pieces(cut, search, tokens, rows, progress):
     """For each line the hypotheses of each of its pieces, searched batch by batch."""
+    cut = list(cut)
     pieces = [piece for line in cut for piece in line]
     pools: dict[int, list] = {}
     off = None if progress and len(pieces) > 100 else True  # None: off without a terminal
     with tqdm(total=len(pieces), unit="line", disable=off) as bar:
-        for batch in _by_falling_length(pieces, tokens):
+        for batch in _by_falling_length(pieces, tokens, rows):
             pools |= zip(batch, search([pieces[i] for i in batch]), strict=True)
             bar.update(len(batch))
     in_order = iter([pools[i] for i in range(len(pieces))])
     return [[next(in_order) for _ in line] for line in cut]
 
 
-def _by_falling_length(pieces, tokens):
-    """Yield batches of places of pieces, the longest first, each of so many tokens at most."""
+def _by_falling_length(pieces, tokens, rows):
+    """Yield batches of places of pieces, the longest first, of so many tokens and rows at most."""
     order = sorted(range(len(pieces)), key=lambda i: len(pieces[i]), reverse=True)
     first = 0
     while first < len(order):
-        size = max(1, tokens // len(pieces[order[first]]))
+        size = min(max(1, tokens // len(pieces[order[first]])), rows)
         yield order[first : first + size]
         first += size
 
@@ -713,6 +728,15 @@ _KINDS = {
     "Transformer": (Transformer, Config),
     "RecurrentSeq2Seq": (RecurrentSeq2Seq, RecurrentConfig),
 }
+
+
+def _check_kind(model, vocabulary):
+    """Refuse a model or a vocabulary that `annotated.load` could not make again: TypeError."""
+    if type(model) not in [kind for kind, _ in _KINDS.values()]:
+        raise TypeError(f"model must be one of {', '.join(_KINDS)}, got {type(model).__name__}: "
+                        "of any other, keep the state_dict")
+    if not isinstance(vocabulary, Words | Subwords):
+        raise TypeError(f"vocabulary must be Words or Subwords, got {type(vocabulary).__name__}")
 
 
 def _check_vocabulary(vocabulary, config):
@@ -759,14 +783,19 @@ def save(folder: Path | str, model: nn.Module, vocabulary: Any, about: str = "")
         folder: made where it does not exist.
         model: a Transformer or a RecurrentSeq2Seq; as float16, it takes half of the bytes.
         vocabulary: a Words or a Subwords.
-        about: what the README is to say of data, licence and limits.
+        about: what the README is to say of data, licence and limits; without, one that is
+            there stays.
 
     Raises:
-        ValueError: the vocabulary is not of the model's size, or the model has been given an
-            attention that computes something else, which a file cannot keep.
+        TypeError: `annotated.load` knows no such model or vocabulary.
+        ValueError: the vocabulary is not of the model's size; or the model has other tensors
+            than its configuration says, or an attention that computes something else.
     """
+    _check_kind(model, vocabulary)
     config: Any = model.config
     _check_vocabulary(vocabulary, config)
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    _check_shapes(shapes, type(model), config)
     _check_attention(model)
     folder = Path(folder)
     with (atomic_write(folder / vocabulary.filename) as words,
@@ -776,7 +805,8 @@ def save(folder: Path | str, model: nn.Module, vocabulary: Any, about: str = "")
         # No model until all of the new one is there: old weights must not meet a new vocabulary.
         (folder / "config.json").unlink(missing_ok=True)
     _only_vocabulary(folder, vocabulary.filename)
-    write_text(folder / "README.md", about)
+    if about or not (folder / "README.md").exists():
+        write_text(folder / "README.md", about)
     what = {"kind": type(model).__name__, "config": asdict(config)}
     write_json(folder / "config.json", what)  # last: a folder without it is no model
 

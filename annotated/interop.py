@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import torch
@@ -270,7 +270,7 @@ def _unscale(model):
 
 def _is_hub_name(folder):
     """Whether it reads owner/model, and nothing here is called owner."""
-    named = re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(folder))
+    named = re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", PurePath(folder).as_posix())
     return bool(named) and not Path(folder).parent.exists()
 
 
@@ -299,7 +299,7 @@ def _find_folder(folder):
 
     files = ["*.json", "*.spm", "model.safetensors", "pytorch_model.bin"]
     try:
-        return Path(huggingface_hub.snapshot_download(str(folder), allow_patterns=files))
+        return Path(huggingface_hub.snapshot_download(path.as_posix(), allow_patterns=files))
     except Exception as error:  # of the hub, of the connection, of the disk
         reason = " ".join(str(error).split())[:120]
         what = f"{folder} is no folder here, and cannot be fetched by this name: {reason}"
@@ -624,7 +624,30 @@ class MarianTranslator(Translator):
 
 
 class PublishedTranslator(MarianTranslator):
-    """A published model searched as in `transformers`; alpha is the power of the length."""
+    """A published model searched as in `transformers`; alpha is the power of the length.
+
+    Without a beam or an alpha it takes those that the model's folder names.
+    """
+
+    def _by_rules(self, beam: int | None, alpha: float | None) -> dict[str, Any]:
+        return {"beam": self.how.beam if beam is None else beam,
+                "alpha": self.how.power if alpha is None else alpha}
+
+    def translate(
+        self, lines: Iterable[str], beam: int | None = None, alpha: float | None = None,
+        tokens: int = 4096, progress: bool = True,
+    ) -> list[str]:
+        """As `Translator.translate`."""
+        rules = self._by_rules(beam, alpha)
+        return super().translate(lines, **rules, tokens=tokens, progress=progress)
+
+    def n_best(
+        self, lines: Iterable[str], k: int, beam: int | None = None, alpha: float | None = None,
+        tokens: int = 4096, progress: bool = True,
+    ) -> list[list[tuple[float, str]]]:
+        """As `Translator.n_best`."""
+        rules = self._by_rules(beam, alpha)
+        return super().n_best(lines, k, **rules, tokens=tokens, progress=progress)
 
     def search(self, batch: list, beam: int, alpha: float, k: int = 0) -> list:
         """The hypotheses, (ids, score), of lists of identifiers that fit one batch."""

@@ -229,6 +229,18 @@ def _spans(tree, skip=()):
     return found
 
 
+def _cleaned(tree):
+    """Drop empty nodes, function tags and indices; None where only empty nodes were."""
+    label, *children = tree
+    if label == "-NONE-":
+        return None
+    if isinstance(children[0], str):
+        return tree
+    kept = [child for child in map(_cleaned, children) if child]
+    label = label if label.startswith("-") else re.split("[-=]", label)[0]
+    return (label, *kept) if kept else None
+
+
 def _matched(gold, predicted):
     """Count the constituents that are right, that were predicted, and that there are.
 
@@ -238,14 +250,16 @@ def _matched(gold, predicted):
     if len(trees) != 1:
         raise ValueError(f"gold must be one tree a sentence, got {len(trees)} "
                          f"in {gold[:60]!r}")
-    right = _leaves(trees[0])
+    if (answer := _cleaned(trees[0])) is None:
+        return 0, 0, 0
+    right = _leaves(answer)
     skip = {i for i, (tag, _) in enumerate(right) if tag in _PUNCTUATION}
-    wanted = _spans(trees[0], skip)
+    wanted = _spans(answer, skip)
     try:
-        (tree,) = _parse_brackets(predicted or "", "predicted")
+        (tree,) = map(_cleaned, _parse_brackets(predicted or "", "predicted"))
     except ValueError:
         return 0, 0, wanted.total()
-    if [word for _, word in _leaves(tree)] != [word for _, word in right]:
+    if tree is None or [word for _, word in _leaves(tree)] != [word for _, word in right]:
         return 0, 0, wanted.total()
     found = _spans(tree, skip)
     return (wanted & found).total(), found.total(), wanted.total()
@@ -263,8 +277,8 @@ def bracket_f1(gold: Sequence[str], predicted: Sequence[str | None]) -> _Bracket
     """Labelled bracket precision, recall and F1, as EVALB counts (section 6.3, Table 4).
 
     Not counted: parts of speech, brackets around a sentence such as TOP, words whose part
-    of speech in the right tree is punctuation. A prediction that is no tree over the same
-    words counts as one without any bracket.
+    of speech in the right tree is punctuation, empty nodes, function tags. A prediction that
+    is no tree over the same words counts as one without any bracket.
 
     Args:
         gold: trees in Penn brackets.
@@ -289,18 +303,6 @@ def bracket_f1(gold: Sequence[str], predicted: Sequence[str | None]) -> _Bracket
     precision, recall = (100 * right / total if total else 0.0 for total in (found, wanted))
     f1 = 200 * right / (found + wanted) if found + wanted else 0.0
     return _BracketScore(precision, recall, f1)
-
-
-def _cleaned(tree):
-    """Drop empty nodes, function tags and indices; None where only empty nodes were."""
-    label, *children = tree
-    if label == "-NONE-":
-        return None
-    if isinstance(children[0], str):
-        return tree
-    kept = [child for child in map(_cleaned, children) if child]
-    label = label if label.startswith("-") else re.split("[-=]", label)[0]
-    return (label, *kept) if kept else None
 
 
 def _unwrapped(tree):

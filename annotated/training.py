@@ -41,6 +41,14 @@ __all__ = [
 ]
 
 
+def _check_begins(batches, bos):
+    """Refuse batches made for another model's bos; what is on a GPU is not read."""
+    for _, target in batches:
+        if target.device.type == "cpu" and (target[:, 0] != bos).any():
+            raise ValueError(f"a target begins with {int(target[0, 0])}, the model's bos is {bos}: "
+                             "make the batches with the bos and pad of its config")
+
+
 def update(
     model: nn.Module, adam: torch.optim.Optimizer, batches: Sequence[tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, int]:
@@ -57,8 +65,10 @@ def update(
 
     Raises:
         FloatingPointError: on a CPU, if the loss is not finite; the weights then stay.
+        ValueError: a target does not begin with the model's bos.
     """
     config: Any = model.config
+    _check_begins(batches, config.bos)
     pad = config.pad
     eps_ls = getattr(config, "eps_ls", 0.0)  # the recurrent baseline smooths nothing
     device = next(model.parameters()).device
@@ -296,6 +306,8 @@ def _read_progress(checkpoint, *names):
         raise ValueError(f"{path} is damaged: it is of step {progress['step']}")
     found = _hashes(checkpoint, progress) if told else {}
     for name in (*names, "progress"):
+        if name in names and not (checkpoint / name).exists():
+            raise ValueError(f"{name} is missing; only the newest checkpoint keeps all files")
         if told.get(name) != found.get(name):
             raise ValueError(f"{name} is not what was written")
     return progress
@@ -422,7 +434,7 @@ class _Log:
         self.lines.append(line)
         if self.folder is not None:
             with _disk_errors(self.folder), self.path.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+                file.write(json.dumps(line, default=float) + "\n")  # numbers of numpy, too
 
     def flush(self):
         """Wait until every line is on the disk."""

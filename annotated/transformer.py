@@ -122,6 +122,8 @@ class Config:
         for name in ("pad", "bos", "eos", "unk"):
             if type(given[name]) is not int or not 0 <= given[name] < self.vocab:
                 yield f"{name} must lie in 0..{self.vocab - 1} (vocab), got {given[name]!r}"
+        if self.pad == self.eos:
+            yield f"pad and eos must differ, or no end is ever learned; both are {self.pad}"
         for name in ("bias", "output_bias", "final_norm"):
             if type(given.get(name, True)) is not bool:
                 yield f"{name} must be True or False, got {given[name]!r}"

@@ -24,12 +24,11 @@ import argparse
 import shutil
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch
-from inside import INSIDE, Changed
 from script import run, taken
 from table_3 import CORPUS, small_recipe
 
@@ -37,17 +36,40 @@ from annotated.corpora import load_corpus
 from annotated.cpu import CPURun
 from annotated.data import Subwords, token_batches
 from annotated.decoding import Translator
+from annotated.embedding import positional_encoding
 from annotated.evaluation import _resampled_difference, accuracy, bleu, bleu_counts, perplexity
 from annotated.files import sha256_of, write_json
 from annotated.records import Record, about_corpus, read_run
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.training import Run, average, train
-from annotated.variations import _PRE_NORM, _SCORES, RELEASED_PRESETS, TABLE_3, shrink
+from annotated.transformer import Transformer
+from annotated.variations import _PRE_NORM, _SCORES, RELEASED_PRESETS, TABLE_3, Variation, shrink
 
+
+@dataclass(frozen=True)
+class Positions(Variation):
+    """Row E with other first vectors of the positions, or with vectors that training does not change."""
+
+    sines: bool = False
+    fixed: bool = False
+
+    def model(self, config):
+        model = Transformer(config)
+        rows = model.positions.weight
+        if self.sines:
+            rows.data = positional_encoding(torch.arange(len(rows)), config.d_model)
+        rows.requires_grad_(not self.fixed)
+        return model
+
+
+POSITIONS = {  # row E is learned, from random vectors; base has sines, fixed
+    "positions from sines": Positions({"positions": "learned"}, sines=True),
+    "positions random fixed": Positions({"positions": "learned"}, fixed=True),
+}
 RECURRENT = 640  # d_model of the recurrent baseline before the division, whose weights are then about as many as base's
 ROWS = TABLE_3 | _SCORES | _PRE_NORM | RELEASED_PRESETS | {"recurrent": None}
 ROWS.pop("paper")  # base under another name
-ROWS |= INSIDE
+ROWS |= POSITIONS
 SEEDS = {"base": range(5)}  # of any other row: 0
 TRIAL = 99  # the seed of trainings that choose a rate
 AVERAGED = 2, 5, 10, 20  # numbers of checkpoints; the paper's are 5 and 20
@@ -71,7 +93,7 @@ def build(row, vocab, seed, width=8, depth=2, norm=None):
 
 def start_of(row, device):
     """The run of appendix N on a CPU, for models that have nothing else than a Config says."""
-    plain = ROWS[row] is not None and ROWS[row].scores is None and not isinstance(ROWS[row], Changed)
+    plain = ROWS[row] is not None and ROWS[row].scores is None
     return CPURun if plain and torch.device(device).type == "cpu" else Run
 
 
@@ -179,7 +201,7 @@ def begin(options, corpus, vocabulary):
 
 def usual_rows(norm):
     """The rows that are run if none are named: those of Table 3 and, with a norm of their own, chapter 17's others."""
-    return [row for row in ROWS if row in TABLE_3 or not norm and row not in INSIDE]
+    return [row for row in ROWS if row in TABLE_3 or not norm and row not in POSITIONS]
 
 
 def go(options):

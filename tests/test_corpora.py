@@ -223,3 +223,14 @@ def test_real_corpora(name):
         assert texts[0].isdisjoint(texts[1] | texts[2]) and texts[1].isdisjoint(texts[2])
         assert all(0.01 * sum(sizes) < size < 0.03 * sum(sizes) for size in sizes[1:])
     assert all(s.strip() and t.strip() for s, t in corpus.train) and corpus.licence
+
+
+def test_a_folder_of_anything_else_is_not_replaced(prepared, tmp_path):
+    train, words, ids, _ = prepared
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(ValueError, match="holds something else"):
+        prepare(iter(train), words, tmp_path)
+    assert (tmp_path / "thesis.tex").read_text() == "precious"
+    (tmp_path / "empty").mkdir()
+    for part in (train, train[:5]):  # an empty folder, then an earlier corpus
+        assert len(prepare(iter(part), words, tmp_path / "empty")) == len(part)

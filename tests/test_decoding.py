@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -1009,3 +1010,105 @@ def test_a_vocabulary_of_the_other_kind_does_not_stay(tmp_path):
     decoding.save(tmp_path, Transformer(replace(TINY, vocab=7)), words)
     assert decoding.load(tmp_path).vocabulary.words == words.words
     assert not (tmp_path / subwords.filename).exists()
+
+
+# ---- what others bring: subclasses, modules of their own, numbers of numpy
+
+
+class Own(Transformer):
+    pass
+
+
+class Adapted(nn.Linear):
+    "A layer that does more than its base class, as adapters do."
+
+    def forward(self, x):
+        return super().forward(x) + 3 * x.flip(-1)
+
+
+class Foreign(nn.Module):
+    "A module with start, step and config that reads a layer's weight itself."
+
+    def __init__(self):
+        super().__init__()
+        self.config = SimpleNamespace(vocab=9, pad=0, bos=1, eos=2, unk=3)
+        self.inner = nn.Transformer(6, 2, 1, 1, 5, batch_first=True)
+        self.out = nn.Linear(6, 9)
+
+    def start(self, source):
+        return self.inner.encoder(torch.nn.functional.embedding(source, self.out.weight))
+
+    def step(self, ids, memory):
+        x = torch.nn.functional.embedding(ids[:, None], self.out.weight)
+        return self.out(self.inner.decoder(x, memory)[:, -1]), memory
+
+
+@pytest.mark.parametrize("wrong", ["subclass", "packed", "adapter", "vocabulary"])
+def test_what_could_not_be_loaded_is_refused_before_a_model_is_lost(wrong, tmp_path):
+    words = Words.build([("a b c", "d")])
+    config = replace(TINY, N=1, d_model=14, h=7, d_ff=5, vocab=len(words))
+    model = Transformer(config)
+    save(tmp_path, model, words, "ours")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    other, vocabulary = Transformer(config), words
+    if wrong == "subclass":
+        other = Own(config)
+    if wrong == "packed":
+        other = Translator(other, words).quick
+    if wrong == "adapter":
+        other.register_parameter("more", nn.Parameter(torch.zeros(3)))
+    if wrong == "vocabulary":
+        vocabulary = ["a", "b", "c", "d", "e", "f", "g", "h"][: len(words)]
+        assert len(vocabulary) == len(words)
+    with pytest.raises((TypeError, ValueError)) as caught:
+        save(tmp_path, other, vocabulary)
+    assert "\n" not in str(caught.value)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_readme_that_is_there_stays_unless_another_is_given(tmp_path):
+    words = Words.build([("a b c", "d")])
+    model = Transformer(replace(TINY, N=1, d_model=14, h=7, d_ff=5, vocab=len(words)))
+    (tmp_path / "README.md").write_text("precious")
+    save(tmp_path, model, words)
+    assert (tmp_path / "README.md").read_text() == "precious"
+    save(tmp_path, model, words, "other")
+    assert (tmp_path / "README.md").read_text() == "other"
+
+
+def test_a_layer_that_does_more_than_its_base_class_is_not_exchanged():
+    torch.manual_seed(0)
+    model = Transformer(replace(TINY, N=1, d_model=14, h=7, d_ff=14, vocab=17, P_drop=0.0)).eval()
+    network = model.encoder.layers[0].feed_forward
+    network.W_1 = Adapted(14, 14)
+    source = torch.randint(4, 17, (3, 5))
+    with torch.inference_mode():
+        torch.testing.assert_close(packed(model)(source, source), model(source, source))
+    assert type(packed(model).encoder.layers[0].feed_forward.W_1) is Adapted
+
+
+def test_a_module_of_another_kind_translates_as_it_is():
+    torch.manual_seed(1)
+    model, words = Foreign().eval(), Words.build([("a b c d", "e")])
+    assert len(words) == 9
+    ids = greedy(model, torch.tensor([words.encode("a b")]), max_len=None)
+    assert Translator(model, words).translate(["a b"], beam=1) == [words.decode(ids[0])]
+    with pytest.raises(ValueError, match="int8 is for a Transformer, got Foreign"):
+        Translator(model, words, int8=True)
+
+
+def test_a_beam_may_be_a_number_of_numpy():
+    model = random_model("transformer", 0)
+    source = random_sources(model, 0)
+    assert beam_search(model, source, beam=np.int64(3), max_len=4) == beam_search(model, source, beam=3, max_len=4)
+
+
+@pytest.mark.parametrize("beam", [1, 50])
+def test_short_lines_and_wide_beams_stay_within_memory(beam, monkeypatch):
+    words = Words.build([("a b c", "d")])
+    model = Transformer(replace(TINY, N=1, d_model=14, h=7, d_ff=5, vocab=len(words))).eval()
+    translator, seen = Translator(model, words), []
+    model.config.__dict__["vocab"] = 2**20  # as if there were so many scores a hypothesis
+    monkeypatch.setattr(translator, "search", lambda batch, beam, alpha: seen.append(len(batch)) or [[([], 0.0)]] * len(batch))
+    translator.translate(["a"] * 300, beam=beam)
+    assert sum(seen) == 300 and max(seen) == 2**27 // (beam * 2**20)

@@ -9,7 +9,7 @@ import sys
 import warnings
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 import onnxruntime
@@ -741,3 +741,21 @@ def test_marian_weights_that_are_no_numbers_end_the_search(whole):
         for beam in (1, 2):
             with pytest.raises(FloatingPointError, match="logits are not finite"):
                 translator.translate(["The man sleeps."], beam=beam)
+
+
+@pytest.mark.parametrize("path", [PurePosixPath("Helsinki-NLP/opus-mt-en-de"), PureWindowsPath("Helsinki-NLP/opus-mt-en-de"), "Helsinki-NLP/opus-mt-en-de"])
+def test_a_name_on_the_hub_is_one_on_every_system(path):
+    assert interop._is_hub_name(path) and not interop._is_hub_name(type(path)("a/b/c"))
+
+
+def test_a_published_model_is_searched_by_its_own_rules_unless_others_are_given(tmp_path, monkeypatch):
+    vocabulary_folder(tmp_path, "unigram", False)
+    published(tmp_path, vocab_size=len(json.loads((tmp_path / "vocab.json").read_text())))
+    translator = load_marian(tmp_path, kind=PublishedTranslator)
+    translator.how, seen = replace(translator.how, beam=3, power=0.9), []
+    search = lambda batch, beam, alpha, k=0: seen.append((beam, alpha)) or [[([5], 0.0)] * 3] * len(batch)  # noqa: E731
+    monkeypatch.setattr(translator, "search", search)
+    translator.translate(["The man sleeps."])
+    translator.translate(["The man sleeps."], beam=2, alpha=0.5)
+    translator.n_best(["The man sleeps."], 2)
+    assert seen == [(3, 0.9), (2, 0.5), (3, 0.9)]

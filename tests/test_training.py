@@ -11,13 +11,14 @@ import time
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import warm
 from safetensors.torch import load_file
 
 from annotated import training
-from annotated.data import make_batch
+from annotated.data import Batches, make_batch
 from annotated.optimization import learning_rate, optimizer
 from annotated.training import (
     Recipe,
@@ -27,6 +28,7 @@ from annotated.training import (
     _stream,
     average,
     list_checkpoints,
+    load_checkpoint,
     save_checkpoint,
     train,
     update,
@@ -747,3 +749,29 @@ def test_checkpoints_are_in_order_beyond_ten_million(tmp_path):
         (tmp_path / "checkpoints" / f"{step:07d}").mkdir(parents=True)
     _prune(tmp_path, keep=2, every=1000)
     assert [int(path.name) for path in list_checkpoints(tmp_path)] == [10_000_000, 10_001_000]
+
+
+def test_an_evaluation_may_give_numbers_of_torch_and_numpy(tmp_path):
+    recipe = Recipe(steps=2, warmup=3, evaluate_every=2)
+    train(tiny_model(), recipe, some_batches, tmp_path, lambda model: {"a": torch.ones(1)[0] / 4, "b": np.float32(0.5)})
+    last = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])
+    assert (last["step"], last["a"], last["b"]) == (2, 0.25, 0.5)
+
+
+def test_targets_of_another_models_bos_are_refused():
+    model = Transformer(replace(SMALL, bos=9, pad=9, eos=0, unk=1))
+    adam = optimizer(model)
+    pairs = [([4, 5, 0], [4, 0]), ([4, 5, 6, 7, 0], [4, 5, 6, 0])]
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(ValueError, match="begins with 1, the model's bos is 9"):
+        update(model, adam, [make_batch(pairs)])
+    assert all(torch.equal(p, was) for p, was in zip(model.parameters(), before, strict=True))
+    (batch,) = Batches(pairs, 100, 100, bos=9, pad=9)()
+    assert update(model, adam, [batch])[1] == 6 and set(batch[1][:, 0].tolist()) == {9}
+
+
+def test_an_older_checkpoint_says_why_it_cannot_be_trained_on(tmp_path):
+    train(tiny_model(), Recipe(steps=3, warmup=3, save_every=1, keep=3), some_batches, tmp_path)
+    model = tiny_model()
+    with pytest.raises(ValueError, match="adam.safetensors is missing"):
+        load_checkpoint(list_checkpoints(tmp_path)[0], model, optimizer(model))

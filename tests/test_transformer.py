@@ -464,3 +464,9 @@ def test_memory_of_another_source_is_refused():
     model, (source, target) = Transformer(SMALL), batch()
     with pytest.raises(ValueError, match="memory"):
         model.decode(target, model.encode(source), source[:, :-1])
+
+
+def test_padding_that_is_the_end_is_refused():
+    with pytest.raises(ValueError, match="pad and eos must differ"):
+        Config(pad=2, eos=2)
+    assert Config(pad=9, bos=9, eos=0).pad == 9  # as in Marian's models
