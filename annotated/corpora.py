@@ -458,8 +458,9 @@ def _write_tokens(pairs, vocabulary, folder):
 
 def _check_replaceable(folder):
     """Refuse a folder of anything else than an earlier `prepare`: ValueError."""
-    if any(Path(folder).glob("*")) and not Path(folder, "about.json").exists():
-        raise ValueError(f"{folder} holds something else, which would be lost: "
+    ours = {"about.json", "tokens.bin", "lengths.npy", "starts.npy", "order.npy", "runs.npy"}
+    if others := sorted({path.name for path in Path(folder).glob("*")} - ours):
+        raise ValueError(f"{folder} holds {others[0]}, which would be lost: "
                          "name a folder that is new or empty")
 
 

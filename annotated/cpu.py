@@ -243,7 +243,7 @@ def _pack(x, layout):
 class _ChosenLinear(nn.Linear):
     """A linear layer whose function is handed in."""
 
-    plain = True  # for `packed`: another function, not another result
+    _is_linear = True  # for `packed`: another function, not another result
     linear: Callable
 
     @classmethod

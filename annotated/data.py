@@ -503,6 +503,15 @@ def make_batch(
     return source, torch.nn.functional.pad(target, (1, 0), value=bos)  # (B, T)
 
 
+def _check_begins(batches, bos):
+    """Refuse batches made for another model's bos; what is on a GPU is not read."""
+    for _, target in batches:
+        if target.device.type == "cpu" and (wrong := target[:, 0] != bos).any():
+            begins = int(target[wrong, 0][0])
+            raise ValueError(f"a target begins with {begins}, the model's bos is {bos}: "
+                             "make the batches with the bos and pad of its config")
+
+
 @dataclass(frozen=True)
 class Batches:
     """What a trainer draws from: called with epoch and position, it goes on there (5.1).
@@ -572,7 +581,7 @@ def token_batches(
     """Go once through encoded sentence pairs in batches of similar length (section 5.1).
 
     Args:
-        pairs, source_tokens, target_tokens: as in `Batches`, which takes another bos and pad.
+        pairs, source_tokens, target_tokens: as in `Batches`; for another bos or pad use that.
         seed, epoch: decide the order.
         start: how many batches of the epoch are done already.
 

@@ -113,13 +113,13 @@ def _output_limits(model, source, max_len=None):
         ValueError: max_len is below 1, or source has another shape.
     """
     _check_ids("source", source)
-    if max_len is not None and (not isinstance(max_len, int) or max_len < 1):
+    if max_len is not None and (not isinstance(max_len, Integral) or max_len < 1):
         raise ValueError(f"max_len must be 1 or more, got {max_len!r}")
     config = model.config
     if max_len is None:
         limits = (source != config.pad).sum(1) + 50  # (B,)
     else:
-        limits = torch.full_like(source[:, 0], max_len)  # (B,)
+        limits = torch.full_like(source[:, 0], int(max_len))  # (B,)
     if getattr(config, "positions", None) == "learned":
         limits = limits.clamp(max=config.max_positions)  # (B,)
     return limits
@@ -507,7 +507,7 @@ def _exchanged(model, linear):
     modules: list[Any] = list(model.modules())
     for module in modules:
         for name, child in list(module._modules.items()):  # named_children skips repetitions
-            if type(child) is nn.Linear or getattr(child, "plain", False):
+            if type(child) is nn.Linear or getattr(type(child), "_is_linear", False):
                 setattr(module, name, linear(child.weight, child.bias))
             elif type(child) in (LayerNorm, FusedLayerNorm):
                 setattr(module, name, FusedLayerNorm.of(child))
@@ -529,7 +529,7 @@ def _is_plain(model):
 def packed(model: nn.Module) -> nn.Module:
     """A copy of a model for searching: the same outputs, faster on a CPU, without gradients.
 
-    Where nothing can be packed, it is the model itself.
+    Where nothing can be packed, and of any other kind of model, it is the model itself.
     """
     known = isinstance(model, Transformer | RecurrentSeq2Seq)  # others may read a weight itself
     if not known or not _is_plain(model) or not torch.backends.mkldnn.is_available():
@@ -616,7 +616,7 @@ class Translator:
         Args:
             beam: hypotheses a sentence; 1 is greedy search.
             alpha: of the length penalty.
-            tokens: source tokens of a batch, padding included.
+            tokens: source tokens of a batch, padding included; short lines may have fewer.
             progress: show a bar on a terminal where there are more than a hundred lines.
 
         Raises:
@@ -718,7 +718,7 @@ def _join_pools(pools, k, decode):
 
 def _check_n_best(k, beam):
     """Refuse to ask a search for more translations than its beam is wide: ValueError."""
-    if not isinstance(k, int) or k < 1:
+    if not isinstance(k, Integral) or k < 1:
         raise ValueError(f"k must be 1 or more, got {k!r}")
     if k > beam:
         raise ValueError(f"n-best={k} needs a beam of {k} or more, got beam={beam}")
@@ -762,6 +762,16 @@ def _is_dot_product(module):
     return torch.allclose(given, wanted, atol=1e-4 if like.dtype.itemsize >= 4 else 0.05)
 
 
+def _check_tensors(model):
+    """Refuse a model whose tensors are not those that its configuration makes: ValueError."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    try:
+        _check_shapes(shapes, type(model), model.config)
+    except ValueError as error:
+        raise ValueError(f"the model is not what its configuration makes: {error}; "
+                         "keep its state_dict") from None
+
+
 def _check_attention(model):
     """Refuse a model with an attention of its own, which no file keeps: ValueError."""
     for module in model.modules():
@@ -784,7 +794,7 @@ def save(folder: Path | str, model: nn.Module, vocabulary: Any, about: str = "")
         model: a Transformer or a RecurrentSeq2Seq; as float16, it takes half of the bytes.
         vocabulary: a Words or a Subwords.
         about: what the README is to say of data, licence and limits; without, one that is
-            there stays.
+            of no model stays.
 
     Raises:
         TypeError: `annotated.load` knows no such model or vocabulary.
@@ -794,10 +804,11 @@ def save(folder: Path | str, model: nn.Module, vocabulary: Any, about: str = "")
     _check_kind(model, vocabulary)
     config: Any = model.config
     _check_vocabulary(vocabulary, config)
-    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    _check_shapes(shapes, type(model), config)
+    _check_tensors(model)
     _check_attention(model)
     folder = Path(folder)
+    if not about and not (folder / "config.json").exists() and (folder / "README.md").exists():
+        about = (folder / "README.md").read_text(encoding="utf-8")  # of something else
     with (atomic_write(folder / vocabulary.filename) as words,
           atomic_write(folder / "model.safetensors") as weights):
         vocabulary.save(words)
@@ -805,8 +816,7 @@ def save(folder: Path | str, model: nn.Module, vocabulary: Any, about: str = "")
         # No model until all of the new one is there: old weights must not meet a new vocabulary.
         (folder / "config.json").unlink(missing_ok=True)
     _only_vocabulary(folder, vocabulary.filename)
-    if about or not (folder / "README.md").exists():
-        write_text(folder / "README.md", about)
+    write_text(folder / "README.md", about)
     what = {"kind": type(model).__name__, "config": asdict(config)}
     write_json(folder / "config.json", what)  # last: a folder without it is no model
 

@@ -270,7 +270,8 @@ def _unscale(model):
 
 def _is_hub_name(folder):
     """Whether it reads owner/model, and nothing here is called owner."""
-    named = re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", PurePath(folder).as_posix())
+    name = folder.as_posix() if isinstance(folder, PurePath) else str(folder)
+    named = re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name)
     return bool(named) and not Path(folder).parent.exists()
 
 

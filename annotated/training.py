@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from annotated.attention import scaled_dot_product_attention
+from annotated.data import _check_begins
 from annotated.files import _check_fields, _Messages, atomic_write, fsync, read_json, sha256_of
 from annotated.optimization import label_smoothed_loss, learning_rate, optimizer
 
@@ -39,14 +40,6 @@ __all__ = [
     "train",
     "average",
 ]
-
-
-def _check_begins(batches, bos):
-    """Refuse batches made for another model's bos; what is on a GPU is not read."""
-    for _, target in batches:
-        if target.device.type == "cpu" and (target[:, 0] != bos).any():
-            raise ValueError(f"a target begins with {int(target[0, 0])}, the model's bos is {bos}: "
-                             "make the batches with the bos and pad of its config")
 
 
 def update(
@@ -307,7 +300,8 @@ def _read_progress(checkpoint, *names):
     found = _hashes(checkpoint, progress) if told else {}
     for name in (*names, "progress"):
         if name in names and not (checkpoint / name).exists():
-            raise ValueError(f"{name} is missing; only the newest checkpoint keeps all files")
+            kept = "; only the newest two checkpoints keep it" if name.startswith("adam") else ""
+            raise ValueError(f"{name} is missing{kept}")
         if told.get(name) != found.get(name):
             raise ValueError(f"{name} is not what was written")
     return progress
@@ -431,10 +425,11 @@ class _Log:
 
     def add(self, **line):
         """Append a line."""
+        line = json.loads(json.dumps(line, default=float))  # numbers of numpy and torch, too
         self.lines.append(line)
         if self.folder is not None:
             with _disk_errors(self.folder), self.path.open("a") as file:
-                file.write(json.dumps(line, default=float) + "\n")  # numbers of numpy, too
+                file.write(json.dumps(line) + "\n")
 
     def flush(self):
         """Wait until every line is on the disk."""

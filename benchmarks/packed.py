@@ -25,13 +25,10 @@ class PackedBatches(Batches):
 
     Args:
         longest: most tokens of a sentence.
-        pad, bos: identifiers in the batches.
         others: as for `Batches`; one worker only.
     """
 
     longest: int = 128
-    pad: int = 0
-    bos: int = 1
 
     @property
     def spare(self) -> int:
@@ -112,6 +109,9 @@ class PackedObjective(UnpaddedObjective):
 
 class PackedUpdate(FastUpdate):
     """A `FastUpdate` by a `PackedObjective`."""
+
+    def check(self, batches: list, bos: int) -> None:
+        """Packed rows have a layout of their own."""
 
     def count(self, source: Any, target: Any, pad: int) -> int:
         """The target tokens that a row predicts."""

@@ -228,9 +228,11 @@ def test_real_corpora(name):
 def test_a_folder_of_anything_else_is_not_replaced(prepared, tmp_path):
     train, words, ids, _ = prepared
     (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(ValueError, match="holds something else"):
+    with pytest.raises(ValueError, match="holds thesis.tex, which would be lost"):
         prepare(iter(train), words, tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "precious"
     (tmp_path / "empty").mkdir()
-    for part in (train, train[:5]):  # an empty folder, then an earlier corpus
+    for part in (train, train[:5], train[:3]):  # an empty folder, an earlier corpus, a damaged one
         assert len(prepare(iter(part), words, tmp_path / "empty")) == len(part)
+        if len(part) == 5:
+            (tmp_path / "empty" / "about.json").unlink()

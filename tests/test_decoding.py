@@ -1054,6 +1054,8 @@ def test_what_could_not_be_loaded_is_refused_before_a_model_is_lost(wrong, tmp_p
     if wrong == "subclass":
         other = Own(config)
     if wrong == "packed":
+        if not decoding._can_pack():
+            pytest.skip("nothing can be packed here")
         other = Translator(other, words).quick
     if wrong == "adapter":
         other.register_parameter("more", nn.Parameter(torch.zeros(3)))
@@ -1074,6 +1076,8 @@ def test_a_readme_that_is_there_stays_unless_another_is_given(tmp_path):
     assert (tmp_path / "README.md").read_text() == "precious"
     save(tmp_path, model, words, "other")
     assert (tmp_path / "README.md").read_text() == "other"
+    save(tmp_path, model, words)  # it said something of the model before
+    assert (tmp_path / "README.md").read_text() == ""
 
 
 def test_a_layer_that_does_more_than_its_base_class_is_not_exchanged():

@@ -748,6 +748,11 @@ def test_a_name_on_the_hub_is_one_on_every_system(path):
     assert interop._is_hub_name(path) and not interop._is_hub_name(type(path)("a/b/c"))
 
 
+@pytest.mark.parametrize("path", ["./model/own", "model/own/", "model//own", "/model/own", "own"])
+def test_a_path_that_is_written_as_one_is_no_name_on_the_hub(path):
+    assert not interop._is_hub_name(path)
+
+
 def test_a_published_model_is_searched_by_its_own_rules_unless_others_are_given(tmp_path, monkeypatch):
     vocabulary_folder(tmp_path, "unigram", False)
     published(tmp_path, vocab_size=len(json.loads((tmp_path / "vocab.json").read_text())))

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 
 from annotated import training
 from annotated.data import Batches, make_batch
+from annotated.gpu import FastUpdate, Objective, TrainStep
 from annotated.optimization import learning_rate, optimizer
 from annotated.training import (
     Recipe,
@@ -753,7 +754,8 @@ def test_checkpoints_are_in_order_beyond_ten_million(tmp_path):
 
 def test_an_evaluation_may_give_numbers_of_torch_and_numpy(tmp_path):
     recipe = Recipe(steps=2, warmup=3, evaluate_every=2)
-    train(tiny_model(), recipe, some_batches, tmp_path, lambda model: {"a": torch.ones(1)[0] / 4, "b": np.float32(0.5)})
+    log = train(tiny_model(), recipe, some_batches, tmp_path, lambda model: {"a": torch.ones(1)[0] / 4, "b": np.float32(0.5)})
+    assert type(log[-1]["a"]) is type(log[-1]["b"]) is float
     last = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])
     assert (last["step"], last["a"], last["b"]) == (2, 0.25, 0.5)
 
@@ -763,8 +765,9 @@ def test_targets_of_another_models_bos_are_refused():
     adam = optimizer(model)
     pairs = [([4, 5, 0], [4, 0]), ([4, 5, 6, 7, 0], [4, 5, 6, 0])]
     before = [p.detach().clone() for p in model.parameters()]
-    with pytest.raises(ValueError, match="begins with 1, the model's bos is 9"):
-        update(model, adam, [make_batch(pairs)])
+    for make in (update, FastUpdate(TrainStep(Objective(model)))):
+        with pytest.raises(ValueError, match="begins with 1, the model's bos is 9"):
+            make(model, adam, [make_batch(pairs)])
     assert all(torch.equal(p, was) for p, was in zip(model.parameters(), before, strict=True))
     (batch,) = Batches(pairs, 100, 100, bos=9, pad=9)()
     assert update(model, adam, [batch])[1] == 6 and set(batch[1][:, 0].tolist()) == {9}

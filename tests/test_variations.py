@@ -197,9 +197,14 @@ def test_a_preset_changes_the_reduced_recipe_by_the_papers_factors(script):
     assert script.small_recipe(None, options(script)) == base
 
 
-def test_the_scale_inside_is_the_papers_at_the_root_and_else_another(script):
-    from inside import POWERS, scaled
+@pytest.fixture
+def inside(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return loaded(BENCHMARKS / "05_inside.py")
 
+
+def test_the_scale_inside_is_the_papers_at_the_root_and_else_another(inside):
+    scaled, POWERS = inside.scaled, {"none": 0.0, "root": 0.5, "d_k": 1.0}
     torch.manual_seed(0)
     Q, K, V = (torch.randn(3, 5, 7, 11, dtype=torch.double) for _ in range(3))
     found = {name: scaled(power, Q, K, V) for name, power in POWERS.items()}
@@ -208,24 +213,27 @@ def test_the_scale_inside_is_the_papers_at_the_root_and_else_another(script):
     torch.testing.assert_close(found["root"], scaled_dot_product_attention(Q, K, V))
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_rows_without_a_part_lack_it_and_are_cached_alike(script, norm):
-    from inside import layers_of
+def test_rows_of_the_inside_have_the_power_they_say(inside):
+    for row, power in (("scale none d_k=64", 0.0), ("scale root d_k=64", 0.5), ("scale d_k d_k=64", 1.0)):
+        assert inside.ROWS[row].power == power and inside.ROWS[row].config == {"d_k": 64}
+    assert {row.removeprefix("scale none ") for row in inside.ROWS if "none" in row} == {f"d_k={d}" for d in (16, 64, 256)}
 
+
+def test_rows_without_a_part_lack_it_and_are_cached_alike(inside):
     source, target = torch.randint(4, 50, (3, 7)), torch.randint(4, 50, (3, 5))
-    for row in ("no FFN", "no residual N=4", "scale none d_k=16"):
-        model = script.build(row, 50, 0, 8, 2, norm).double().eval()
+    for row in ("no FFN", "no residual N=2", "scale none d_k=16"):
+        model = inside.ROWS[row].model(50).double().eval()
         logits, state = model(source, target), model.start(source)
         for t in range(5):
             step, state = model.step(target[:, t], state)
             torch.testing.assert_close(step, logits[:, t])
-    bare = script.build("no residual N=4", 50, 0, 8, 2, norm).double().eval()
+    bare = inside.ROWS["no residual N=2"].model(50).double().eval()
     x = torch.randn(2, 3, bare.config.d_model, dtype=torch.double)
-    for layer in layers_of(bare):
+    for layer in inside.layers_of(bare):
         gone = [part(x, torch.zeros_like) for part in layer.add_norm]
         assert all(torch.equal(y, torch.zeros_like(x)) for y in gone), "nothing of x is left where a sub-layer adds 0"
-    less, base = (sum(p.numel() for p in script.build(row, 50, 0).parameters()) for row in ("no FFN", "base"))
-    assert base - less == 6 * (2 * 64 * 256 + 64 + 256)
+    less, base = (sum(p.numel() for p in inside.ROWS[row].model(50).parameters()) for row in ("no FFN", "base"))
+    assert base - less == 4 * (2 * 64 * 256 + 64 + 256)
 
 
 def test_positions_differ_from_row_E_in_what_they_say(script):
