@@ -503,15 +503,6 @@ def make_batch(
     return source, torch.nn.functional.pad(target, (1, 0), value=bos)  # (B, T)
 
 
-def _check_begins(batches, bos):
-    """Refuse batches made for another model's bos; what is on a GPU is not read."""
-    for _, target in batches:
-        if target.device.type == "cpu" and (wrong := target[:, 0] != bos).any():
-            begins = int(target[wrong, 0][0])
-            raise ValueError(f"a target begins with {begins}, the model's bos is {bos}: "
-                             "make the batches with the bos and pad of its config")
-
-
 @dataclass(frozen=True)
 class Batches:
     """What a trainer draws from: called with epoch and position, it goes on there (5.1).
@@ -522,7 +513,7 @@ class Batches:
         target_tokens: most target positions to predict in a batch, padding counted.
         seed: decides the order, together with the epoch.
         worker, workers: which share; shares are disjoint, complete and equally many batches.
-        bos, pad: the model's.
+        bos, pad: of the model's configuration.
 
     Raises:
         ValueError: worker is none of the workers.

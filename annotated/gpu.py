@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from annotated.attention import _check_mask, _check_sizes, _check_values, scaled_dot_product_attention
-from annotated.data import Batches, _check_begins, _Plan, _plan_batches, make_batch
+from annotated.data import Batches, _Plan, _plan_batches, make_batch
 from annotated.layers import FusedLayerNorm, LayerNorm
 from annotated.masks import causal_mask
 from annotated.multihead import AttentionDropout, MultiHeadAttention
@@ -722,7 +722,6 @@ class FastUpdate:
         self, model: Transformer, adam: torch.optim.Optimizer, batches: list
     ) -> tuple[Tensor, int]:
         """As `update`: the mean loss a token, and the number of tokens."""
-        self.check(batches, model.config.bos)
         device = next(model.parameters()).device
         pad = model.config.pad
         tokens = sum(self.count(source, target, pad) for source, target in batches)
@@ -732,10 +731,6 @@ class FastUpdate:
             raise FloatingPointError(f"the loss is {total.item():.3g}")
         adam.step()
         return total, tokens
-
-    def check(self, batches: list, bos: int) -> None:
-        """Refuse batches of another bos."""
-        _check_begins(batches, bos)
 
     def count(self, source: Any, target: Any, pad: int) -> int:
         """The target tokens that a batch predicts."""

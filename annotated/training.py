@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from annotated.attention import scaled_dot_product_attention
-from annotated.data import _check_begins
 from annotated.files import _check_fields, _Messages, atomic_write, fsync, read_json, sha256_of
 from annotated.optimization import label_smoothed_loss, learning_rate, optimizer
 
@@ -58,10 +57,8 @@ def update(
 
     Raises:
         FloatingPointError: on a CPU, if the loss is not finite; the weights then stay.
-        ValueError: a target does not begin with the model's bos.
     """
     config: Any = model.config
-    _check_begins(batches, config.bos)
     pad = config.pad
     eps_ls = getattr(config, "eps_ls", 0.0)  # the recurrent baseline smooths nothing
     device = next(model.parameters()).device

@@ -110,9 +110,6 @@ class PackedObjective(UnpaddedObjective):
 class PackedUpdate(FastUpdate):
     """A `FastUpdate` by a `PackedObjective`."""
 
-    def check(self, batches: list, bos: int) -> None:
-        """Packed rows have a layout of their own."""
-
     def count(self, source: Any, target: Any, pad: int) -> int:
         """The target tokens that a row predicts."""
         return (target[1] != pad).sum().item()
