@@ -769,7 +769,7 @@ def test_a_trained_model_says_about_the_same_with_8_bit_numbers():
 def test_int8_is_refused_in_one_line_where_it_cannot_be(monkeypatch):
     small = replace(TINY, vocab=17, d_model=14, h=7, N=1)
     recurrent = RecurrentSeq2Seq(RecurrentConfig(17, d_model=10))
-    for model, why in ((recurrent, "recurrent layers"), (Transformer(small).double(), "float32 on a CPU"), (Transformer(small).to("meta"), "float32 on a CPU")):
+    for model, why in ((recurrent, "Transformer, got RecurrentSeq2Seq"), (Transformer(small).double(), "float32 on a CPU"), (Transformer(small).to("meta"), "float32 on a CPU")):
         with pytest.raises(ValueError, match=f"int8 .*{why}") as caught:
             Translator(model, Words([]), int8=True)
         assert "\n" not in str(caught.value)

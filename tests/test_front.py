@@ -162,7 +162,7 @@ def test_what_is_said_of_equal_computation_is_so():
     assert all(max(losses(rival, 1)) < min(losses(name, 1)) for name in others[1])
     assert all(max(losses(mine, 4)) < min(losses(name, 4)) for mine in (ours, first) for name in ("recurrent", rival))
     assert all(len(losses(name, budget)) == 3 for budget in others for name in (ours, *others[4]))
-    assert "a convolutional one predicts best at the smaller of two budgets, and Transformers at the larger, four times as much" in INDEX
+    assert "at one budget a convolutional one predicts best, and at four times that budget Transformers do" in INDEX
 
 
 def test_what_is_said_of_a_second_core_is_so():
