@@ -152,7 +152,7 @@ def attending(model, attention):
 
 @torch.no_grad()
 def largest_weights(model, power, batches):
-    """The mean over heads and queries of the largest attention weight, in the decoder's attention to the source."""
+    """The mean over heads and queries of the largest weight on the source, in the first batch, padded queries too."""
     largest = []
 
     def watch(Q, K, V, mask=None):
