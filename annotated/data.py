@@ -258,8 +258,10 @@ def _connected_components(pairs):
     parent: dict[str, str] = {}
 
     def root(text):
-        while parent.setdefault(text, text) != text:
-            parent[text] = text = parent[parent[text]]
+        parent.setdefault(text, text)
+        while parent[text] != text:
+            parent[text] = parent[parent[text]]  # shorter for later calls
+            text = parent[text]
         return text
 
     for source, target in pairs:
@@ -282,7 +284,12 @@ def split_pairs(
 
     Pairs that share a string form a group; its own text alone says where it goes, and about
     `share` of the groups go to validation, and as many to test.
+
+    Raises:
+        ValueError: share is not between 0 and 0.5.
     """
+    if not 0 < share < 0.5:
+        raise ValueError(f"share must lie between 0 and 0.5, got {share}")
     train: list[tuple[str, str]] = []
     validation: list[tuple[str, str]] = []
     test: list[tuple[str, str]] = []
@@ -461,8 +468,7 @@ def _divide(cuts, workers):
         if rows[k] < 2:
             raise ValueError(
                 f"{len(rows)} batches of one pair each cannot be divided among "
-                f"workers={workers}: leave {len(rows) % workers} pairs out or take "
-                "another number of workers")
+                f"workers={workers}: take another number of workers")
         cuts.insert(k + 1, (cuts[k] + cuts[k + 1]) // 2)
     return cuts
 
@@ -496,11 +502,11 @@ def make_batch(
     """Turn B encoded pairs, all ending in eos, into the two tensors a model is trained on.
 
     Returns:
-        source (B, S) and target (B, T), target from bos to eos.
+        source (B, S) and target (B, T + 1), target from bos to eos.
     """
     source = pad_batch([source for source, _ in pairs], pad)  # (B, S)
-    target = pad_batch([target for _, target in pairs], pad)  # (B, T - 1)
-    return source, torch.nn.functional.pad(target, (1, 0), value=bos)  # (B, T)
+    target = pad_batch([target for _, target in pairs], pad)  # (B, T)
+    return source, torch.nn.functional.pad(target, (1, 0), value=bos)  # (B, T + 1)
 
 
 @dataclass(frozen=True)
@@ -577,7 +583,7 @@ def token_batches(
         start: how many batches of the epoch are done already.
 
     Yields:
-        source (B, S) and target (B, T), target from bos to eos.
+        source (B, S) and target (B, T + 1), target from bos to eos.
 
     Raises:
         ValueError: a pair does not fit a budget even alone.

@@ -132,8 +132,15 @@ def _select(state, rows):
     if isinstance(state, dict):
         return {name: _select(part, rows) for name, part in state.items()}
     if isinstance(state, list | tuple):
-        return type(state)([_select(part, rows) for part in state])
-    return state.select(rows) if hasattr(state, "select") else state
+        parts = [_select(part, rows) for part in state]
+        return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)
+    if state is None or isinstance(state, int | float | str):
+        return state
+    if not hasattr(state, "select"):
+        kind = type(state).__name__
+        raise TypeError("a decoding state holds tensors, lists and dictionaries, or has a method "
+                        f"select(rows); this is a {kind}")
+    return state.select(rows)
 
 
 def _continuations(log_p, done, log_probs):
@@ -588,8 +595,9 @@ class Translator:
     """A model with its vocabulary: lines of text in, lines of text out.
 
     Args:
-        model: any module with `start`, `step` and `config`; changed later, it needs a new
-            Translator, because this one searches with a copy (see `packed`).
+        model: a module with `start`, `step`, and a `config` with `vocab`, `pad`, `bos`, `eos` and
+            `unk`; changed later, it needs a new Translator, because this one searches with a
+            copy (see `packed`).
         vocabulary: anything with `encode` and `decode`.
         longest: a line of more tokens is translated in pieces; learned positions may allow less.
         int8: search with products of 8-bit numbers, faster and a little different; see
@@ -653,8 +661,8 @@ class Translator:
 
     def search(self, batch: list, beam: int, alpha: float, k: int = 1) -> list:
         """The hypotheses, (ids, score), of lists of identifiers that fit one batch."""
-        device = next(self.model.parameters()).device
-        source = pad_batch(batch, self.model.config.pad).to(device)  # (B, S)
+        weight = next(self.model.parameters(), torch.empty(0))
+        source = pad_batch(batch, self.model.config.pad).to(weight.device)  # (B, S)
         penalty = partial(length_penalty, alpha=alpha)
         stop = cannot_improve if k == 1 else when_full
         return hypotheses(self.quick, source, beam, penalty, stop=stop)

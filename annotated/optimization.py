@@ -117,7 +117,7 @@ def spread_over_all(target: Tensor, vocab: int, eps: float = 0.1, pad: int = 0) 
         (..., vocab), probabilities.
 
     Raises:
-        ValueError: if vocab or eps leaves nothing to spread.
+        ValueError: if vocab is too small, or eps is outside [0, 1).
     """
     _check_spread(vocab, eps, 1)
     each = eps / vocab
@@ -147,15 +147,16 @@ def spread_over_words(target: Tensor, vocab: int, eps: float = 0.1, pad: int = 0
     each = eps / (vocab - 2)
     shape = (*target.shape, vocab)
     goal = torch.full(shape, each, device=target.device)  # (..., vocab)
-    goal[..., pad] = 0.0
+    if pad >= 0:  # -1 stands for no padding
+        goal[..., pad] = 0.0
     return goal.scatter_(-1, target[..., None], 1 - eps)
 
 
 def _smoothed_loss(logits, target, spread=spread_over_all, eps=0.1, pad=0):
     """Cross-entropy against a target spread by any definition, written out (section 5.4).
 
-    Arguments and result are those of `label_smoothed_loss`, which is the one to train with:
-    this one holds arrays as large as the logits.
+    The result is the mean of `label_smoothed_loss`, which is the one to train with: this one
+    holds arrays as large as the logits.
     """
     if logits.shape[:-1] != target.shape:
         raise ValueError(f"logits of shape {tuple(logits.shape)} need a target of shape "

@@ -56,6 +56,7 @@ def update(
         number of target tokens, without padding.
 
     Raises:
+        ValueError: there is no target token.
         FloatingPointError: on a CPU, if the loss is not finite; the weights then stay.
     """
     config: Any = model.config
@@ -63,6 +64,8 @@ def update(
     eps_ls = getattr(config, "eps_ls", 0.0)  # the recurrent baseline smooths nothing
     device = next(model.parameters()).device
     tokens = sum(int((target[:, 1:] != pad).sum()) for _, target in batches)
+    if not tokens:
+        raise ValueError("batches hold no target token but padding")
     total = torch.zeros((), device=device)
     adam.zero_grad()
     for batch in batches:
@@ -92,7 +95,7 @@ class Recipe:
     beta1: float = 0.9
     beta2: float = 0.98
     eps: float = 1e-9
-    source_tokens: int = 25_000  # of a batch, at most, padding included
+    source_tokens: int = 25_000  # of a batch, at most, padding included; see `Batches`
     target_tokens: int = 25_000
     accumulate: int = 1  # batches an update
     seed: int = 0
@@ -658,7 +661,8 @@ def average(model: nn.Module, folder: Path | str, k: int = 5) -> int:
         How many there were.
 
     Raises:
-        ValueError: k is less than 1, or checkpoints are missing, damaged or another model's.
+        ValueError: k is less than 1, or checkpoints are missing, damaged or another model's;
+            the model may then hold the weights of one of them.
     """
     if type(k) is not int or k < 1:
         raise ValueError(f"k must be a whole number, 1 or more, got {k!r}")

@@ -81,7 +81,7 @@ def summary(times, ours="ours"):
         rows[name] = {
             "median": round(statistics.median(seconds), 4), "least": round(min(seconds), 4),
             "most": round(max(seconds), 4), "times as long as ours": round(statistics.median(ratios), 3),
-            "least ratio": round(min(ratios), 3), "greatest ratio": round(max(ratios), 3),
+            "least ratio": round(min(ratios), 3), "greatest ratio": round(max(ratios), 3), "rounds": len(seconds),
         }
     return rows
 

@@ -267,7 +267,7 @@ def same_outputs(found, wanted):
 
 @with_node
 @pytest.mark.parametrize("beam", [1, 4])
-@pytest.mark.parametrize("name, count", [("grammar-tiny", 150), ("tatoeba-cpu", 20), ("tatoeba-en-de", 40)])
+@pytest.mark.parametrize("name, count", [("grammar-tiny", 60), ("tatoeba-cpu", 8), ("tatoeba-en-de", 16)])
 def test_greedy_and_beam_search_write_what_python_writes(name, count, beam):
     texts = [source for source, _ in grammar_corpus(train=0, validation=0, test=count).test]
     texts = texts if name == "grammar-tiny" else [*EVERYDAY, *texts][:count]
