@@ -20,7 +20,7 @@ from annotated.embedding import Embedding, _angles
 from annotated.grammar import _VERBS
 from annotated.layers import LayerNorm, PreNorm
 from annotated.masks import causal_mask, padding_mask
-from annotated.multihead import MultiHeadAttention
+from annotated.multihead import AttentionDropout, MultiHeadAttention
 from annotated.optimization import label_smoothed_loss, optimizer
 from annotated.recurrent import _check_ids, _check_step
 from annotated.transformer import _POSITIONS, Config, Encoder, KVCache, Transformer, _check_caches, _initialise
@@ -372,7 +372,8 @@ def top_p(logits: Tensor, p: float) -> Tensor:
     """
     if not 0 < p <= 1:
         raise ValueError(f"p must be above 0 and at most 1, not {p}")
-    share, order = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))  # sums of 16 bits round
+    share, order = wide.softmax(-1).sort(dim=-1, descending=True, stable=True)
     before = share.cumsum(-1) - share  # (..., vocab), what the likelier tokens have together
     reached = (before >= p) & (p < 1)  # a rounded sum may be 1 before the last token
     forget = torch.zeros_like(reached).scatter(-1, order, reached)  # (..., vocab)
@@ -401,7 +402,9 @@ def sample(
     if not temperature > 0:
         hint = "the likeliest token is found by argmax"
         raise ValueError(f"temperature must be above 0, not {temperature}; {hint}")
-    logits = logits / temperature  # (B, vocab)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # (B, vocab)
+    # The largest becomes 0, so that a low temperature cannot make it infinite.
+    logits = (logits - logits.amax(-1, keepdim=True)) / temperature  # (B, vocab)
     logits = logits if keep is None else keep(logits)  # (B, vocab)
     return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]  # (B,)
 
@@ -534,7 +537,10 @@ def _rotary_positions(model):
     """
     model.positions = _no_positions
     for layer in model.encoder.layers:
-        layer.self_attention.attention = rotary_attention
+        before, after = layer.self_attention.attention, rotary_attention
+        if isinstance(before, AttentionDropout):
+            after = AttentionDropout(rotary_attention, before.P_drop).train(before.training)
+        layer.self_attention.attention = after
 
 
 class GatedFeedForward(nn.Module):

@@ -394,8 +394,10 @@ def _position_share(maps, kind, relation):
     wanted = {s - t for _, t, keys in relation for s in keys}
     profile = {}
     for d in wanted:
-        found = [m.weights[kind].diagonal(d, -2, -1) for m in maps]
-        profile[d] = torch.cat(found, -1).mean(-1)  # (N, h)
+        found = torch.cat([m.weights[kind].diagonal(d, -2, -1) for m in maps], -1)
+        if not found.numel():
+            raise ValueError(f"no map has a key at distance {d} of a query")
+        profile[d] = found.mean(-1)  # (N, h)
     rows = [
         torch.stack([profile[s - t] for s in keys]).sum(0) for _, t, keys in relation
     ]  # (N, h)

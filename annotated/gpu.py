@@ -123,6 +123,9 @@ def precision_context(
 ) -> Callable[[], AbstractContextManager]:
     """How matrix products are to be computed: what makes a context for each forward pass.
 
+    The precision of float32 products is set at once and for the whole process; only bfloat16
+    needs the context.
+
     Args:
         name: "float32"; "tf32", which only a GPU has; or "bfloat16", by autocast.
         device: where.
@@ -194,6 +197,7 @@ def fused_causal_attention(
         return fused_attention(Q, K, V, mask, dropout)
     _check_sizes(Q, K)
     _check_values(K, V)
+    _check_mask(mask, (*Q.shape[:-1], S))
     on_cpu = mask.device.type == "cpu" and not torch.compiler.is_compiling()
     if mask.shape[-2:] != (T, T) or on_cpu and not (mask == causal_mask(T)).all():
         raise ValueError(f"mask must be causal_mask({T}): use fused_attention")
@@ -384,7 +388,7 @@ class _LossInPieces(torch.autograd.Function):
         dtype = x.dtype
         if torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
-        total = 0.0
+        total = x.new_zeros((), dtype=torch.promote_types(x.dtype, torch.float32))
         by_x = torch.empty_like(x)  # (n, d_model)
         by_W = torch.zeros_like(W)  # (vocab, d_model)
         with torch.autocast(kind, enabled=False):
