@@ -76,11 +76,9 @@ def _encoded_lines(blocks, name, encoding):
             yield line if number > 1 else line.removeprefix("\ufeff")
             number += 1
             parts = [other]
-    last = "".join(parts).removesuffix("\r")
-    if number == 1:
-        last = last.removeprefix("\ufeff")
-    if last:
-        yield last
+    if last := "".join(parts):
+        last = last.removesuffix("\r")
+        yield last if number > 1 else last.removeprefix("\ufeff")
 
 
 def _one_line(text):
@@ -201,11 +199,12 @@ def _translate_interactively(translator, options):
 
     print("A sentence, then Enter; quit or Ctrl-D ends.", file=sys.stderr)
     with _open_input(None) as file, _printed() as (_, add):
-        for line in _text_lines(iter(ask, b""), "standard input", options.encoding):
+        lines = _text_lines(iter(ask, b""), "standard input", options.encoding)
+        for number, line in enumerate(lines, start=1):
             if line.strip() == "quit":
                 break
-            for number, text in _translate_windows(translator, [line], options):
-                add(number, text)
+            for count, text in _translate_windows(translator, [line], options, first=number):
+                add(count, text)
 
 
 def _load(folder, device, int8=False):

@@ -42,9 +42,10 @@ def _decode_lines(content, name):
     """
     if b"\0" in content:  # UTF-16, which can be valid UTF-8 by accident
         raise ValueError(f"{name} holds a zero byte and so is no UTF-8 text: convert it to UTF-8")
-    rows = enumerate(content.split(b"\n"), start=1)
-    lines = [_decode_line(line, name, number) for number, line in rows]
-    return lines[:-1] if not lines[-1] else lines
+    rows = content.split(b"\n")
+    if not rows[-1]:  # what follows the last line feed
+        rows.pop()
+    return [_decode_line(line, name, number) for number, line in enumerate(rows, start=1)]
 
 
 def _pair_lines(source, target, names):
@@ -458,8 +459,13 @@ def _write_tokens(pairs, vocabulary, folder):
 
 def _check_replaceable(folder):
     """Refuse a folder of anything else than an earlier `prepare`: ValueError."""
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file: name a folder that is new or empty")
     ours = {"about.json", "tokens.bin", "lengths.npy", "starts.npy", "order.npy", "runs.npy"}
-    if others := sorted({path.name for path in Path(folder).glob("*")} - ours):
+    if not (folder / "tokens.bin").exists():  # then the about.json is of something else
+        ours = set()
+    if others := sorted({path.name for path in folder.glob("*")} - ours):
         raise ValueError(f"{folder} holds {others[0]}, which would be lost: "
                          "name a folder that is new or empty")
 

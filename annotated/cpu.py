@@ -420,4 +420,4 @@ def _said(linear):
     if not linear.chosen or linear.multiply is None:
         return f"{begin} by torch's default library"
     count = sum(map(len, linear.chosen.values()))
-    return f"{begin} by torch's default library, but for {count} kinds by oneDNN"
+    return f"{begin} by torch's default library, {count} kinds of them by oneDNN"

@@ -278,7 +278,7 @@ def test_a_resumed_training_keeps_what_was_chosen(tmp_path):
     trained(tmp_path / "stopped", 4, chooses(CHOSEN, said))
     resumed = trained(tmp_path / "stopped", 6, chooses({}, said))
     assert torch.equal(resumed, whole)
-    assert said[0] == said[1] and "4 kinds by oneDNN" in said[0]
+    assert said[0] == said[1] and "4 kinds of them by oneDNN" in said[0]
     for checkpoint in list_checkpoints(tmp_path / "stopped"):
         assert json.loads((checkpoint / "progress.json").read_text())["notes"]["onednn"] == CHOSEN
 

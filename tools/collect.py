@@ -59,8 +59,10 @@ A question can be read alone; the number after the answer is that of its chapter
 """
 
 SAID = """
+### Statements put to the test
+
 Statements that many texts on the Transformer repeat, and what came out when they were run.
-The cell after each is the test.
+The test is behind each link.
 """
 
 
