@@ -468,7 +468,8 @@ def _divide(cuts, workers):
         if rows[k] < 2:
             raise ValueError(
                 f"{len(rows)} batches of one pair each cannot be divided among "
-                f"workers={workers}: take another number of workers")
+                f"workers={workers}: leave {len(rows) % workers} pairs out or take "
+                "another number of workers")
         cuts.insert(k + 1, (cuts[k] + cuts[k + 1]) // 2)
     return cuts
 

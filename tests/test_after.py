@@ -364,6 +364,13 @@ def test_top_p_of_one_keeps_all_and_of_little_keeps_one():
     assert torch.equal(top_p(many, 1.0), many)
 
 
+@pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16, torch.float32])
+def test_numbers_of_fewer_bits_lose_no_token(dtype):
+    assert (top_p(torch.zeros(1, 5000, dtype=dtype), 0.9) == 0).sum() in (4500, 4501)
+    for temperature in (1e-3, 1e-40):
+        assert sample(torch.tensor([[20, 70, 30]], dtype=dtype), temperature).tolist() == [1]
+
+
 def test_samples_have_the_probabilities_of_the_temperature():
     logits = torch.tensor([0.5, 0.25, 0.125, 0.125]).log().expand(20000, -1)
     for temperature, expected in ((1.0, [0.5, 0.25, 0.125, 0.125]), (0.5, [16 / 22, 4 / 22, 1 / 22, 1 / 22])):
@@ -494,6 +501,14 @@ def test_rotary_queries_stand_at_the_end():
     by_hand = scaled_dot_product_attention(_rotate(Q, places), _rotate(K, places), V, causal_mask(9))
     torch.testing.assert_close(whole, by_hand)
     assert not rotary_attention(Q, K, V, dropout=1.0).any()
+
+
+def test_rotary_positions_keep_the_dropout_of_attention():
+    model = after.LanguageModel(replace(TINY, vocab=31, P_drop_attention=0.3))
+    after._rotary_positions(model)
+    ids = torch.randint(3, 31, (2, 7))
+    assert not torch.equal(model(ids), model(ids)) and model.encoder.layers[0].self_attention.attention.P_drop == 0.3
+    assert torch.equal(model.eval()(ids), model(ids))
 
 
 def test_a_rotary_model_does_not_know_where_it_stands():

@@ -68,6 +68,8 @@ def called(monkeypatch, capsys):
         (b"a\n\nb", ["a", "", "b"]),
         (b"a\r\nb\r\n", ["a", "b"]),
         (b"a\rb\n", ["a\rb"]),
+        (b"a\n\r", ["a", ""]),
+        (b"\xef\xbb\xbf", [""]),
         (b"\xef\xbb\xbfa\nb", ["a", "b"]),
         (b"a\n\xef\xbb\xbfb", ["a", "\ufeffb"]),  # only the first line's is a byte order mark
         ("a\u2028b\u2029c\x0bd\x0ce\x1cf\x85g\n".encode(), ["a\u2028b\u2029c\x0bd\x0ce\x1cf\x85g"]),
@@ -75,6 +77,8 @@ def called(monkeypatch, capsys):
 )
 def test_a_line_ends_at_a_line_feed_only(content, lines):
     assert list(cli._text_lines(io.BytesIO(content))) == lines
+    assert list(cli._text_lines(io.BytesIO(content), encoding="utf-8")) == lines
+    assert corpora._decode_lines(content, "text") == lines
 
 
 def test_whatever_the_bytes_are_as_many_lines_come_out(tmp_path, called, fake):
@@ -429,6 +433,9 @@ def test_on_a_terminal_each_line_is_answered(tmp_path, end, status):
 def test_interactive_answers_through_a_pipe(tmp_path, called, fake):
     status, out, said = called("translate", "--model", fake, "--interactive", stdin=b"a\n\nb\nquit\nc\n")
     assert status == 0 and out == "A |\n|\nB |\n" and said.count("> ") == 4
+    cli._load(fake, "cpu").n_best = lambda lines, k, *rest, **options: [[(0.0, line)] * k for line in lines]
+    _, out, said = called("translate", "--model", fake, "--interactive", "--n-best", 2, stdin=b"a\nb\n")
+    assert [line.split()[0] for line in out.splitlines()] == ["1", "1", "2", "2"], said
 
 
 # ---- text to learn from

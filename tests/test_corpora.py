@@ -231,6 +231,12 @@ def test_a_folder_of_anything_else_is_not_replaced(prepared, tmp_path):
     with pytest.raises(ValueError, match="holds thesis.tex, which would be lost"):
         prepare(iter(train), words, tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "precious"
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "about.json").write_text('{"sha256": {}}')
+    with pytest.raises(ValueError, match="holds about.json, which would be lost"):
+        prepare(iter(train), words, tmp_path / "site")
+    with pytest.raises(ValueError, match="thesis.tex is a file: name a folder"):
+        prepare(iter(train), words, tmp_path / "thesis.tex")
     (tmp_path / "empty").mkdir()
     for part in (train, train[:5], train[:3]):  # an empty folder, an earlier corpus, a damaged one
         assert len(prepare(iter(part), words, tmp_path / "empty")) == len(part)

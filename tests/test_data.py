@@ -277,6 +277,9 @@ def random_pairs(seed):
 @pytest.mark.parametrize("seed", range(5))
 def test_no_string_on_two_sides(seed):
     pairs = random_pairs(seed)
+    for share in (-1, 0, 0.5, 2):
+        with pytest.raises(ValueError, match=f"share must lie between 0 and 0.5, got {share}"):
+            split_pairs(pairs, share)
     parts = split_pairs(pairs, share=0.2)
     assert sorted(p for part in parts for p in part) == sorted(pairs)
     texts = [{text for pair in part for text in pair} for part in parts]

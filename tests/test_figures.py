@@ -221,6 +221,11 @@ def test_mass_and_position_share_by_loops():
         torch.testing.assert_close(share[n], wanted)
 
 
+def test_a_distance_that_no_map_has_is_refused():
+    with pytest.raises(ValueError, match="no map has a key at distance 99"):
+        _position_share([maps()], "cross", [(0, 0, (99,))])
+
+
 def test_a_head_that_keeps_a_distance_has_no_more_than_its_position_share():
     back = torch.zeros(1, 1, 6, 6)
     back[..., torch.arange(1, 6), torch.arange(5)] = 1

@@ -114,8 +114,10 @@ def test_causal_attention_is_attention_under_the_causal_mask():
 
 @pytest.mark.parametrize("mask", [causal_mask(5) | True, causal_mask(5).T, causal_mask(5)[None, None, -1:], causal_mask(4)])
 def test_causal_attention_refuses_another_mask(mask):
-    with pytest.raises(ValueError, match=r"causal_mask\(5\)"):
+    with pytest.raises(ValueError, match=r"causal_mask\(5\)|must broadcast"):
         gpu.fused_causal_attention(*torch.randn(3, 2, 3, 5, 4), mask)
+    with pytest.raises(TypeError, match="boolean"):
+        gpu.fused_causal_attention(*torch.randn(3, 2, 3, 5, 4), causal_mask(5).float())
 
 
 @pytest.mark.parametrize(
@@ -847,6 +849,15 @@ def test_without_padding_nothing_is_computed_on_it(monkeypatch):
     monkeypatch.setattr(torch.nn.functional, "linear", linear)
     gpu.UnpaddedObjective(model_of())(source, target)
     assert rows == {int((source != 0).sum()), int((target[:, 1:] != 0).sum())}
+
+
+def test_a_batch_of_padding_alone_adds_nothing():
+    source, target = ragged()
+    model = model_of()
+    gpu.UnpaddedObjective(model)(source, target).backward()
+    alone = gradients(model)
+    gpu.UnpaddedObjective(model)(source[:1], torch.zeros_like(target[:1])).backward()
+    assert torch.equal(gradients(model), alone)
 
 
 def test_a_sentence_learns_nothing_from_its_neighbours():
