@@ -84,10 +84,34 @@ def test_lines_of_code_know_their_indentation():
     done = page.lined(code)
     assert [int(x) for x in re.findall(r'class="ln" style="--in:(\d+)"', done)] == [0, 0, 4]
     assert re.sub("<[^>]*>", "", done) == re.sub("<[^>]*>", "", code) and page.lined(done) == done
-    assert done.count('<pre class="lined">') == 1
+    assert done.count('<pre class="lined">') == 1 and done.count('<span class="in">    </span>') == 1
     printed = '<div class="output stream highlight-myst-ansi notranslate"><div class="highlight"><pre><span></span>{}\n</pre></div>'
     assert page.lined(printed.format("a   1.0\nb  12.0")) == printed.format("a   1.0\nb  12.0")
     assert page.lined(printed.format("a sentence")).count('class="ln"') == 1
+
+
+def test_a_table_of_sentences_knows_the_heads_of_its_cells():
+    "So it can be set as blocks on a phone; a table of numbers or of two columns is left alone."
+    def table(heads, *rows):
+        head, *body = ("<tr>" + "".join(f"<{tag}><p>{cell}</p></{tag}>" for cell in row) + "</tr>" for tag, row in (("th", heads), *(("td", row) for row in rows)))
+        return f'<table class="booktabs table"><thead>{head}</thead><tbody>{"".join(body)}</tbody></table>'
+
+    words = table(("question", "the paper", "released code", "here"), ("Which?", "it does not say which one", "this one, as <em>here</em>", "that one, and why"))
+    done = page.stacked(words)
+    assert re.findall('data-label="([^"]*)"', done) == ["question", "the paper", "released code", "here"]
+    assert '<table class="booktabs stack table">' in done and page.stacked(done) == done
+    for other in (table(("a", "b", "c", "d"), ("1", "2", "3", "4")), table(("a", "b"), ("x", "many words " * 9)), table(("a", "b", "c"), ("x", "many words " * 9))):
+        assert page.stacked(other) == other
+
+
+def test_a_chapter_leads_past_its_questions():
+    def foot(name, words):
+        return f'<a class="right-next"\n href="{name}.html"\n title="next page"><div><p class="prev-next-subtitle">next</p><p class="prev-next-title">{words}</p></div></a>'
+
+    pages = {Path("n/02-x.html"): foot("02-x-questions", "Questions: x"), Path("n/02-x-questions.html"): foot("03-y", "3\u2002Y"), Path("n/03-y.html"): "the end"}
+    done = page.onward(pages)
+    assert done[Path("n/02-x.html")] == pages[Path("n/02-x.html")] + '<a class="onward" href="03-y.html">or on to 3\u2002Y</a>'
+    assert page.onward(done) == done and [path for path in pages if done[path] != pages[path]] == [Path("n/02-x.html")]
 
 
 def test_words_without_a_colour_are_no_elements():

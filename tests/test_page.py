@@ -719,7 +719,17 @@ def test_a_chapter_shows_where_it_stands(chapters):
         assert not page.select(".tag_launch"), name
         assert all(cell.select_one("details:not([open])") for cell in page.select(".tag_setup")), name
         folded = [cell for cell in page.select(".tag_hide-input") if cell.select_one(".cell_input")]
-        assert all(cell.select_one("details:not([open]) .cell_input") for cell in folded), name
+        assert all(cell.select_one("details:not([open]) .cell_input") or cell.find_parent("details") for cell in folded), name
+
+
+def test_folded_cells_in_a_row_are_folded_as_one(chapters):
+    "Their names stand in the line that opens them, and so many cells below it; nowhere do more than two stand apart."
+    rows = [row for page in chapters.values() for row in page.select(".folded-row")]
+    assert len(rows) > 10
+    for row in rows:
+        number, names = re.fullmatch(r"Show (\d+) cells of annotated\.\w+: (.+)", row.select_one("summary p").get_text()).groups()
+        assert int(number) == len(row.select(".tag_export .cell_input")) > 2 and row.select_one("[id^=export-]")
+        assert {name for name in names.split(" and ")[0].split(", ")} <= {e["id"].removeprefix("export-") for e in row.select("[id]")}
 
 
 def test_the_front_page_shows_minutes_numbers_and_lines():

@@ -109,6 +109,17 @@ def prepare(app, doctree) -> None:
     link_names(env, doctree, told.get("module"))
     for table in doctree.findall(nodes.table):
         table["classes"].append("booktabs")
+    if docname.endswith("D-glossary"):
+        glossary(app.env, doctree)
+
+
+def glossary(env, doctree) -> None:
+    "Let the last column of the glossary lead to the chapters that it names."
+    pages = {letter(name): name for name in env.found_docs if letter(name) and not asks(name)}
+    for row in doctree.findall(nodes.row):
+        for text in list(row[-1].findall(nodes.Text)):
+            if text.astext() in pages:
+                text.parent.replace(text, front.to_page(pages[text.astext()], nodes.Text(text.astext())))
 
 
 def title(doctree, docname: str) -> None:
@@ -239,21 +250,49 @@ def export(env, docname: str, cell, module: str) -> None:
 
 
 class FoldExported(SphinxPostTransform):
-    "Fold an exported cell below the line that says where it goes: myst-nb folds only what begins with code."
+    """Fold an exported cell below the line that says where it goes: myst-nb folds only what begins with code.
+
+    Several folded cells in a row are folded as one.
+    """
 
     default_priority = HideInputCells.default_priority + 1
     formats = ("html",)
 
     def run(self, **kwargs):
+        rows: list[list] = []
         for cell in list(self.document.findall(nodes.container)):
-            mode = cell.get("hide_mode")
-            if mode not in ("all", "input") or not cell.children or "export-line" not in cell[0]["classes"]:
+            if cell.get("hide_mode") not in ("all", "input") or not cell.children or "export-line" not in cell[0]["classes"]:
                 continue
-            fold = HideCodeCellNode(prompt_show=cell["prompt_show"], prompt_hide=cell["prompt_hide"], classes=["above-input"])
-            for part in cell.children[1:] if mode == "all" else cell.children[1:2]:
-                cell.remove(part)
-                fold += part
-            cell.insert(1, fold)
+            follows = rows and cell.parent is rows[-1][-1].parent and cell.parent.index(cell) == cell.parent.index(rows[-1][-1]) + 1
+            if follows and not any(len(one.children) > 2 for one in (cell, rows[-1][-1])):  # nothing to be seen of either
+                rows[-1].append(cell)
+            else:
+                rows.append([cell])
+        for row in rows:
+            fold_row(row) if len(row) > 2 else [fold_one(cell) for cell in row]
+
+
+def fold_one(cell) -> None:
+    "Fold the code of an exported cell, and what it gives where all is to be hidden."
+    fold = HideCodeCellNode(prompt_show=cell["prompt_show"], prompt_hide=cell["prompt_hide"], classes=["above-input"])
+    for part in cell.children[1:] if cell["hide_mode"] == "all" else cell.children[1:2]:
+        cell.remove(part)
+        fold += part
+    cell.insert(1, fold)
+
+
+def fold_row(cells: list) -> None:
+    "Fold exported cells that follow each other below one line, which names what is in them."
+    lines = [list(cell[0].findall(nodes.literal)) for cell in cells]  # of each: its module, and the names
+    names = [name.astext() for line in lines for name in line[1:]]
+    more = f" and {len(names) - 5} more" if len(names) > 6 else ""
+    words = f"{len(cells)} cells of {lines[0][0].astext()}: {', '.join(names[:5] if more else names)}{more}"
+    fold = HideCodeCellNode(prompt_show=f"Show {words}", prompt_hide=f"Hide {words}", classes=["above-input"])
+    parent, at = cells[0].parent, cells[0].parent.index(cells[0])
+    for cell in cells:
+        parent.remove(cell)
+        fold += cell
+    parent.insert(at, nodes.container("", fold, classes=["cell", "folded-row"]))
 
 
 def public(env, module: str) -> list[str]:

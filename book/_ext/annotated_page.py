@@ -101,6 +101,8 @@ class Typesetter:
         "A formula in place; a comma behind it stays on its line."
         markup = [self.html[found[2] + piece] for piece in pieces(found)]
         if found[2] == "[":
+            widest = max((float(n) for part in markup for n in re.findall(r"--wide: ?([\d.]+)", part)), default=0)
+            markup = [re.sub(r"--wide: ?[\d.]+", f"--wide: {widest:g}", part) for part in markup]  # of one size
             on = [piece.startswith("{}") for piece in pieces(found)]
             kinds = [f"{'on ' * here}{'cut' * after}".strip() for here, after in zip(on, (*on[1:], False))]
             markup = ['<span class="parts">', *(f'<span class="{kind}">{part}</span>' if kind else f"<span>{part}</span>"
@@ -154,7 +156,9 @@ def lined(page: str) -> str:
         return html.unescape(re.sub("<[^>]*>", "", code))
 
     def line(code: str) -> str:
-        return f'<span class="ln" style="--in:{len(text(code)) - len(text(code).lstrip(" "))}">{code}</span>'
+        indent = len(text(code)) - len(text(code).lstrip(" "))
+        code = re.sub(r"^((?:<span[^>]*>)?)( +)(?=\S)", r'\1<span class="in">\2</span>', code)
+        return f'<span class="ln" style="--in:{indent}">{code}</span>'
 
     def block(found: re.Match) -> str:
         if found[2] and COLUMNS.search(text(found[3])):
@@ -181,8 +185,9 @@ LINE, SIGNS, CODE_LINE, CODE_SIGNS, CELL, PICTURE = 26, 42, 19, 46, 40, 260  # C
 
 def tall(part: str) -> int:
     "About how high a part of a page is on a phone, in CSS pixels."
-    pictures, cells = len(re.findall(r"<(?:svg|img)\b", part)), part.count('<div class="cell ')
+    pictures = len(re.findall(r"<(?:svg|img)\b", part))
     part = UNSEEN.sub("", part)
+    cells = part.count('<div class="cell ')
     code = sum(max(1, -(-len(re.sub("<[^>]*>", "", line)) // CODE_SIGNS)) for line in re.findall(r'<span class="ln".*?\n', part))
     text = re.sub(r"<pre\b.*?</pre>|</?(?:a|code|em|span|strong|mjx-[\w-]+)\b[^>]*>", "", part, flags=re.S)
     prose = sum(-(-len(words) // SIGNS) for words in re.findall(r">([^<>]+)<", text) if words.strip())
@@ -235,6 +240,50 @@ def roomy(page: str) -> str:
 def hardened(page: str) -> str:
     "A page whose links to a new window tell that window nothing of this one."
     return re.sub(r'<a\b(?![^>]*\srel=)([^>]*\starget="_blank")', r'<a rel="noopener"\1', page)
+
+
+NEXT = re.compile(r'<a class="right-next"\s+href="([^"]+)".*?<p class="prev-next-title">(.*?)</p>.*?</a>', re.S)
+
+
+def onward(pages: dict[Path, str]) -> dict[Path, str]:
+    "All pages, with a link past the questions on those of chapters that are followed by theirs."
+    out = dict(pages)
+    for path, text in pages.items():
+        found = NEXT.search(text)
+        if found and found[1].endswith("-questions.html") and 'class="onward"' not in text:
+            further = NEXT.search(pages.get(path.parent / found[1], ""))
+            if further:
+                link = f'<a class="onward" href="{further[1]}">or on to {further[2]}</a>'
+                out[path] = text[: found.end()] + link + text[found.end() :]
+    return out
+
+
+TABLE = re.compile(r'(<table class="booktabs)( table">)(.*?)</table>', re.S)
+ROWS, CELLS, HEADS = (re.compile(rf"<{tag}\b[^>]*>(.*?)</{tag}>", re.S) for tag in ("tr", "td", "th"))
+
+
+def stacked(page: str) -> str:
+    """A page whose tables of sentences know in each cell what stands above its column.
+
+    On a phone their rows are set as blocks, one cell below the other (book.css).
+    """
+    def words(code: str) -> str:
+        return re.sub("<[^>]*>", "", code).strip()
+
+    def table(found: re.Match) -> str:
+        heads = [words(head) for head in HEADS.findall(found[3])]
+        rows = [cells for row in ROWS.findall(found[3]) if (cells := CELLS.findall(row))]
+        if not rows or len(heads) < 3 or any(len(cells) != len(heads) for cells in rows):
+            return found[0]
+        long = sum(len(words(cell)) for cells in rows for cell in cells[1:]) / len(rows) / (len(heads) - 1)
+        if long < (30 if len(heads) == 3 else 12):
+            return found[0]
+
+        def row(one: re.Match) -> str:
+            labels = iter(heads)
+            return re.sub(r"<td\b", lambda _: f'<td data-label="{next(labels)}"', one[0])
+        return f"{found[1]} stack{found[2]}{ROWS.sub(row, found[3])}</table>"
+    return TABLE.sub(table, page)
 
 
 IMAGE = re.compile(r'<img\b(?![^>]*\bwidth=)([^>]*?\bsrc="([^":]+\.(?:svg|png))"[^>]*?)/?>')
@@ -303,7 +352,7 @@ def faces(page: str, above: str) -> str:
     if "rel=\"apple-touch-icon\"" in page or "_static/faces.css" not in page:
         return page
     more = "".join(f'<link rel="preload" as="font" type="font/woff2" crossorigin href="{above}_static/fonts/{name}-latin-wght-normal.woff2" />\n'
-                   for name in ("source-serif-4", "source-sans-3"))
+                   for name in ("source-serif-4", "source-sans-3", *["stix-two-text"] * ("<blockquote" in page)))
     more += f'<link rel="icon" type="image/png" sizes="180x180" href="{above}_static/icon.png" />\n'
     more += f'<link rel="apple-touch-icon" href="{above}_static/icon.png" />\n'
     return page.replace('<meta charset="utf-8" />', '<meta charset="utf-8" />\n' + more, 1)
@@ -321,9 +370,10 @@ def finish(app, error) -> None:
     texts = {path: path.read_text(encoding="utf-8") for path in paths}
     new = {}
     for path, text in texts.items():
-        text = measured(plainer(lined(lighter(roomy(hardened(drawn(text, known))), search=path.name == "search.html"))))
+        text = stacked(lighter(roomy(hardened(drawn(text, known))), search=path.name == "search.html"))
+        text = measured(plainer(lined(text)))
         new[path] = faces(themed(spaced(text, path.parent), path.parent), up(app, path))
-    new = bundle(typeset(app, new), out / "_static", Path(app.doctreedir) / "bundle.json")
+    new = bundle(typeset(app, onward(new)), out / "_static", Path(app.doctreedir) / "bundle.json")
     for path in paths:
         if new[path] != texts[path]:
             path.write_text(new[path], encoding="utf-8")

@@ -50,6 +50,11 @@ document.addEventListener("DOMContentLoaded", () => {
 // or gone back to, begins where the reader was.
 function arriving({ type }) {
   const place = document.querySelector(":target");
+  for (let e = place?.parentElement; e; e = e.parentElement) {
+    if (e.localName !== "details" || e.open) continue;
+    e.open = true;  // an address may lead to a folded cell
+    place.scrollIntoView({ behavior: "instant" });
+  }
   touched &&= type === "load";
   if (!place || touched || innerWidth >= 1200) return;
   const opened = type === "load" && performance.getEntriesByType("navigation")[0]?.type === "navigate";

@@ -146,9 +146,11 @@
         show();
       } catch (error) {
         if (signal.aborted) return;
+        root.classList.remove("waiting");
         reference.textContent = "";
-        put(`It cannot be done here: ${error.message}.`);
-        say(output.textContent);
+        put("");
+        hint.textContent = `The model cannot be fetched or run here (${error.message}). Change the sentence to try again.`;
+        say(hint.textContent);
       }
     }
     const later = once(translate);
