@@ -4,7 +4,6 @@ That what Chromium shows is what Python computes is the matter of each explorer'
 """
 
 import html
-import json
 import re
 import shutil
 import sys
@@ -19,7 +18,7 @@ from annotated.page import to_page
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tools" / "web"), str(ROOT / "book" / "_ext")]
 
-from annotated_explorers import NUMBERS  # noqa: E402
+from annotated_explorers import ATTRIBUTES  # noqa: E402
 from fetch import fetch  # noqa: E402
 
 PLACE = re.compile(r"<annotated-([a-z0-9-]+)([^>]*)>\n\n!\[.*?\]\(\.\./book/img/([\w-]+\.svg)\)\n\n</annotated-\1>")
@@ -32,8 +31,8 @@ def elements() -> dict[str, str]:
     found = {}
     for path in sorted((ROOT / "book").glob("*.md")):
         for name, attributes, still in PLACE.findall(path.read_text(encoding="utf-8")):
-            if name in NUMBERS:
-                attributes += f" data-numbers='{html.escape(json.dumps(NUMBERS[name]()))}'"
+            told = ATTRIBUTES[name]() if name in ATTRIBUTES else {}
+            attributes += "".join(f" data-{key}='{html.escape(value)}'" for key, value in told.items())
             found[name] = attributes, (ROOT / "book/img" / still).read_text(encoding="utf-8")
     front = "".join(f" data-{key}='{html.escape(value)}'" for key, value in FRONT.items())
     found["translator"] = front, "<p>The still.</p>"

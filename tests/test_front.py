@@ -212,7 +212,7 @@ def test_ten_differences_head_the_list_each_with_its_chapter():
         (chapter,) = re.findall(r"\{doc\}`chapter (\d+) <\.\./notebooks/(\d\d)-[\w-]+>`", row)
         assert int(chapter[0]) == int(chapter[1])
     stems = re.findall(r"notebooks/([\w-]+)>", text)
-    assert set(stems) <= {path.stem for path in paths()}
+    assert all((ROOT / "book" / f"{stem}.md").exists() for stem in stems)
     page = (ROOT / "book" / "B-differences.md").read_text(encoding="utf-8")
     assert page.index(text.strip()) < page.index("## Every choice, by chapter")
 

@@ -284,7 +284,7 @@ def fold_one(cell) -> None:
 def fold_row(cells: list) -> None:
     "Fold exported cells that follow each other below one line, which names what is in them."
     lines = [list(cell[0].findall(nodes.literal)) for cell in cells]  # of each: its module, and the names
-    names = [name.astext() for line in lines for name in line[1:]]
+    names = list(dict.fromkeys(name for line in lines for name in [part.astext() for part in line[1:]] or ["imports"]))
     more = f" and {len(names) - 5} more" if len(names) > 6 else ""
     words = f"{len(cells)} cells of {lines[0][0].astext()}: {', '.join(names[:5] if more else names)}{more}"
     fold = HideCodeCellNode(prompt_show=f"Show {words}", prompt_hide=f"Hide {words}", classes=["above-input"])

@@ -10,7 +10,7 @@ print. Lines before and after the still are empty, so that it is read as Markdow
     </annotated-lookup>
 
 The script is _static/explorers/NAME.js. Its first lines may say what it needs besides shared.js: `// needs: engine`.
-Numbers of a record come as the attribute `data-numbers`, JSON that NUMBERS makes when the page is built.
+What an element needs of the records comes in attributes that ATTRIBUTES makes when the page is built.
 """
 
 import ast
@@ -19,6 +19,7 @@ import re
 from html import escape
 from pathlib import Path
 
+from annotated_front import translator
 from sphinx.util import logging
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -57,7 +58,10 @@ def table_3(root: Path = ROOT) -> dict:
     return {"rows": rows, "t": [None, *factors]}
 
 
-NUMBERS = {"ablation": table_3}
+ATTRIBUTES = {  # of elements that need some: names and values, made when a page is built
+    "ablation": lambda: {"numbers": json.dumps(table_3(), separators=(",", ":"))},
+    "translator": translator,
+}
 
 
 def add(app, pagename, templatename, context, doctree) -> None:
@@ -69,9 +73,9 @@ def add(app, pagename, templatename, context, doctree) -> None:
             log.warning("no explorer <annotated-%s>: there is no _static/explorers/%s.js", name, name, location=pagename)
             continue
         wanted.update(dict.fromkeys(needs(name)))
-    for name in NUMBERS.keys() & found.keys():
-        numbers = escape(json.dumps(NUMBERS[name](), separators=(",", ":")))
-        context["body"] = context["body"].replace(f"<annotated-{name}>", f'<annotated-{name} data-numbers="{numbers}">')
+    for name in ATTRIBUTES.keys() & found.keys():
+        told = "".join(f' data-{key}="{escape(value)}"' for key, value in ATTRIBUTES[name]().items())
+        context["body"] = context["body"].replace(f"<annotated-{name}>", f"<annotated-{name}{told}>")
     for name in wanted:
         app.add_js_file(f"explorers/{name}.js", loading_method="defer")
     if wanted:

@@ -4,7 +4,6 @@ Nothing of it is typed: minutes are counted by tools/layout.py, numbers are read
 """
 
 import functools
-import html
 import json
 import math
 import re
@@ -225,20 +224,23 @@ def facts() -> str:
         " where 100 is a person's translation to the letter, and often fails: the examples are taken from its best translation to its worst.")
 
 
+def translator() -> dict[str, str]:
+    "What the explorer `translator` is told: its model, the heads, its sentences."
+    config = record(TRANSLATOR, "config.json")["config"]
+    heads = f"{config.get('N_decoder') or config['N']} {config['h']}"
+    return {"model": TRANSLATOR, "heads": heads, "first": FIRST[1], "examples": json.dumps(examples(), ensure_ascii=False)}
+
+
 class Translator(SphinxDirective):
     "`translator`: the explorer of that name around its still, with its sentences, and what it is in numbers."
 
     has_content = True
 
     def run(self):
-        config = record(TRANSLATOR, "config.json")["config"]
-        heads = f"{config.get('N_decoder') or config['N']} {config['h']}"
-        told = {"model": TRANSLATOR, "heads": heads, "first": FIRST[1], "examples": json.dumps(examples(), ensure_ascii=False)}
-        attributes = " ".join(f'data-{name}="{html.escape(value)}"' for name, value in told.items())
         still = nodes.container()
         self.state.nested_parse(self.content, self.content_offset, still)
         return [
-            nodes.raw("", f"<annotated-translator {attributes}>", format="html"), *still.children,
+            nodes.raw("", "<annotated-translator>", format="html"), *still.children,
             nodes.raw("", "</annotated-translator>", format="html"), nodes.paragraph("", facts(), classes=["facts"])]
 
 

@@ -1,10 +1,10 @@
-"""Chapter 8: how a sentence is cut, from sentences to a batch, pairs that belong together, sorting by two lengths."""
+"""Chapter 8: how a sentence is cut, sentences to a batch, pairs that belong together, sorting; the hour's sentence."""
 
 import annotated
-from annotated.data import Words, _bucket_key, _connected_components, _fraction, make_batch, split_pairs
-from annotated.grammar import grammar_corpus
+from annotated.data import Words, _bucket_key, _connected_components, _fraction, make_batch, split_pairs, split_words
+from annotated.grammar import grammar_corpus, grammar_examples
 
-from .canvas import ROOT, Canvas, drawing, n
+from .canvas import ROOT, Canvas, drawing, n, width
 from .rest import merged
 
 
@@ -125,3 +125,30 @@ def length_walk(c: Canvas) -> None:
     for x, y in points:
         c.dot(x, y, r=4)
     c.text(8, 316, "a pair of lengths is a dot", "small soft", anchor="start")
+
+
+@drawing("hour-task", 178, "The sentence to translate, and what makes it hard")
+def hour_task(c: Canvas) -> None:
+    """The hat stays red because a bird sees it above its translation, Der Hut bleibt rot, weil ein Vogel ihn sieht,
+    with a line from each word to its own. Thick are those of sees, which becomes the last word, and of it, which
+    becomes ihn; these two cross. An arc above leads from it back to hat, the noun that it stands for."""
+    (example,) = (e for e in grammar_examples()[2] if e.source == "The hat stays red because a bird sees it.")
+    sides = [split_words(text) for text in (example.source, example.target)]
+    tops, centres = (70, 146), []
+    for words, y in zip(sides, tops):
+        kinds = ["strong" if word in ("hat", "it", "sees", "ihn", "sieht", "Hut") else "" for word in words]
+        widths = [width(word, 15, kind) for word, kind in zip(words, kinds)]
+        room = (344 - sum(widths)) / (len(words) - 1)
+        x, middles = 8.0, []
+        for word, kind, wide in zip(words, kinds, widths):
+            c.text(x + wide / 2, y, word, kind)
+            middles.append(x + wide / 2)
+            x += wide + room
+        centres.append(middles)
+    for i, j in example.alignment:
+        kind = "wire thick" if sides[0][i] in ("sees", "it") else "wire"
+        c.line(f"M{centres[0][i]:.2f} {tops[0] + 13}L{centres[1][j]:.2f} {tops[1] - 13}", kind)
+    ((pronoun, noun),) = example.antecedents
+    start, end = centres[0][pronoun], centres[0][noun]
+    c.line(f"M{start:.2f} {tops[0] - 13}C{start:.2f} 18 {end:.2f} 18 {end:.2f} {tops[0] - 13}", "wire thick dash")
+    c.text((start + end) / 2, 18, "stands for", "small soft")
