@@ -89,7 +89,7 @@ def guided_or_free(c: Canvas) -> None:
             c.wire((x + wide / 2, y + 80), (x + wide / 2, y + 49))
             c.box(x, y + 80, wide, 28, reads[i], kind="block", face="small", round=4)
             if reads[0] == "bos" and writes is free and i:
-                c.wire((x - pitch + wide, y + 34), (x - 4, y + 34), (x - 4, y + 94), (x, y + 94), hue="o", bend=3)
+                c.wire((x - pitch + wide - 12, y + 48), (x + 12, y + 79), hue="o")
     c.text(8, 136, "filled: right; dashed: wrong", "small soft", anchor="start")
     c.text(8, 288, "a wrong word is read by all later positions", "small soft", anchor="start")
 
