@@ -463,8 +463,8 @@ def _check_replaceable(folder):
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: name a folder that is new or empty")
     ours = {"about.json", "tokens.bin", "lengths.npy", "starts.npy", "order.npy", "runs.npy"}
-    if not (folder / "tokens.bin").exists():  # then the about.json is of something else
-        ours = set()
+    if not any((folder / name).exists() for name in ours - {"about.json"}):
+        ours = set()  # an about.json alone is of something else
     if others := sorted({path.name for path in folder.glob("*")} - ours):
         raise ValueError(f"{folder} holds {others[0]}, which would be lost: "
                          "name a folder that is new or empty")

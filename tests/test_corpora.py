@@ -237,6 +237,9 @@ def test_a_folder_of_anything_else_is_not_replaced(prepared, tmp_path):
         prepare(iter(train), words, tmp_path / "site")
     with pytest.raises(ValueError, match="thesis.tex is a file: name a folder"):
         prepare(iter(train), words, tmp_path / "thesis.tex")
+    prepare(iter(train), words, tmp_path / "damaged")
+    (tmp_path / "damaged" / "tokens.bin").unlink()
+    assert len(prepare(iter(train), words, tmp_path / "damaged")) == len(train)
     (tmp_path / "empty").mkdir()
     for part in (train, train[:5], train[:3]):  # an empty folder, an earlier corpus, a damaged one
         assert len(prepare(iter(part), words, tmp_path / "empty")) == len(part)

@@ -1117,6 +1117,8 @@ def test_short_lines_and_wide_beams_stay_within_memory(beam, monkeypatch):
     monkeypatch.setattr(translator, "search", lambda batch, beam, alpha: seen.append(len(batch)) or [[([], 0.0)]] * len(batch))
     translator.translate(["a"] * 300, beam=beam)
     assert sum(seen) == 300 and max(seen) == 2**27 // (beam * 2**20)
+
+
 def test_a_state_of_unknown_form_is_refused():
     rows, part = torch.tensor([1, 0]), torch.tensor([[3], [5]])
     pair = namedtuple("pair", "a b")(part, None)
@@ -1130,5 +1132,3 @@ def test_a_translator_takes_a_module_without_weights():
     model = Stuck(after=3)
     model.config = SimpleNamespace(pad=0, bos=1, eos=2, unk=3, vocab=5)
     assert Translator(model, Words(["a", "b"])).translate(["a"], beam=1) == ["<unk> <unk> <unk>"]
-
-

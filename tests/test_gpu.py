@@ -112,9 +112,14 @@ def test_causal_attention_is_attention_under_the_causal_mask():
     close(gpu.fused_causal_attention(Q[..., :1, :], K, V), scaled_dot_product_attention(Q[..., :1, :], K, V))
 
 
-@pytest.mark.parametrize("mask", [causal_mask(5) | True, causal_mask(5).T, causal_mask(5)[None, None, -1:], causal_mask(4)])
-def test_causal_attention_refuses_another_mask(mask):
-    with pytest.raises(ValueError, match=r"causal_mask\(5\)|must broadcast"):
+OTHER = r"causal_mask\(5\)"
+
+
+@pytest.mark.parametrize("mask, message", [
+    (causal_mask(5) | True, OTHER), (causal_mask(5).T, OTHER), (causal_mask(5)[None, None, -1:], OTHER),
+    (causal_mask(4), "must broadcast"), (causal_mask(5).expand(7, 1, 5, 5), "must broadcast")])
+def test_causal_attention_refuses_another_mask(mask, message):
+    with pytest.raises(ValueError, match=message):
         gpu.fused_causal_attention(*torch.randn(3, 2, 3, 5, 4), mask)
     with pytest.raises(TypeError, match="boolean"):
         gpu.fused_causal_attention(*torch.randn(3, 2, 3, 5, 4), causal_mask(5).float())

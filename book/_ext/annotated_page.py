@@ -268,7 +268,7 @@ def stacked(page: str) -> str:
     On a phone their rows are set as blocks, one cell below the other (book.css).
     """
     def words(code: str) -> str:
-        return re.sub("<[^>]*>", "", code).strip()
+        return re.sub("<[^>]*>|\\\\[()]", "", code).strip()
 
     def table(found: re.Match) -> str:
         heads = [words(head) for head in HEADS.findall(found[3])]
@@ -276,7 +276,7 @@ def stacked(page: str) -> str:
         if not rows or len(heads) < 3 or any(len(cells) != len(heads) for cells in rows):
             return found[0]
         long = sum(len(words(cell)) for cells in rows for cell in cells[1:]) / len(rows) / (len(heads) - 1)
-        if long < (30 if len(heads) == 3 else 12):
+        if long < (30 if len(heads) == 3 else 12) or any("\\" in head for head in heads):
             return found[0]
 
         def row(one: re.Match) -> str:
