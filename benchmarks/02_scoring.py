@@ -24,6 +24,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import script
 import torch
 
 from annotated.records import Record
@@ -142,4 +143,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

@@ -17,6 +17,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import sacrebleu
+import script
 
 from annotated.corpora import load_corpus
 from annotated.data import lookup_baseline, split_words
@@ -89,4 +90,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

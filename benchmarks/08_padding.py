@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import script
 
 from annotated.corpora import load_corpus
 from annotated.data import Subwords, _plan_batches
@@ -76,4 +77,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

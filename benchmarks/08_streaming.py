@@ -26,6 +26,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import script
+
 from annotated.corpora import TokenPairs, prepare
 from annotated.data import Batches
 
@@ -155,4 +157,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

@@ -27,6 +27,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import script
 import torch
 
 from annotated.data import Words, token_batches
@@ -197,4 +198,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

@@ -13,10 +13,12 @@ Writes run.json and scores.json.
 import argparse
 import random
 import statistics
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
+import script
 import torch
 from peers import TorchTransformer, keep_memory, update
 from tqdm import tqdm
@@ -98,4 +100,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

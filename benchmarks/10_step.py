@@ -14,10 +14,12 @@ Writes run.json and scores.json.
 """
 
 import argparse
+import sys
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
+import script
 import torch
 from peers import TorchTransformer, X, keep_memory, matrix_rate, summary, take_turns, update
 
@@ -116,4 +118,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

@@ -10,10 +10,12 @@ Writes run.json and scores.json.
 """
 
 import argparse
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import script
 import torch
 from peers import EndlessTransformer, keep_memory, summary, take_turns
 
@@ -76,4 +78,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

@@ -11,10 +11,12 @@ Writes run.json and scores.json.
 """
 
 import argparse
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import script
 import torch
 from peers import CTranslate2, EndlessTransformer, keep_memory, marian, of_marian, of_ours, summary, take_turns
 
@@ -68,4 +70,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

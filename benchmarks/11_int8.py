@@ -9,7 +9,10 @@ Nothing is timed. Writes run.json and scores.json.
 """
 
 import argparse
+import sys
 from pathlib import Path
+
+import script
 
 from annotated.corpora import load_corpus
 from annotated.decoding import load
@@ -62,4 +65,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

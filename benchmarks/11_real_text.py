@@ -13,9 +13,11 @@ Writes run.json and scores.json.
 """
 
 import argparse
+import sys
 from functools import partial
 from pathlib import Path
 
+import script
 import torch
 from peers import CTranslate2, keep_memory, marian, summary, take_turns
 
@@ -84,4 +86,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

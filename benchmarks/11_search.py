@@ -23,6 +23,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import script
 import torch
 
 from annotated.corpora import load_corpus
@@ -144,4 +145,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

@@ -8,7 +8,10 @@ computes precisions, brevity penalty and lengths from them, and lays them beside
 """
 
 import argparse
+import sys
 from pathlib import Path
+
+import script
 
 from annotated.corpora import load_corpus
 from annotated.evaluation import bleu_counts, bleu_of_counts
@@ -44,4 +47,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

@@ -12,8 +12,10 @@ protocols, greedy against beam search on the validation set), outputs.txt, and e
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
+import script
 import torch
 
 from annotated.corpora import load_corpus
@@ -96,4 +98,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

@@ -11,9 +11,11 @@ Writes run.json, scores.json and outputs/: source, reference, further references
 import argparse
 import json
 import re
+import sys
 from itertools import zip_longest
 from pathlib import Path
 
+import script
 import torch
 
 from annotated.corpora import load_corpus
@@ -177,4 +179,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

@@ -12,11 +12,13 @@ Writes run.json and scores.json, after each search.
 """
 
 import argparse
+import sys
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 
 import on_gpu
+import script
 import torch
 from peers import CTranslate2, Endless, EndlessTransformer, marian, of_marian, of_ours, summary, take_turns
 
@@ -146,4 +148,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

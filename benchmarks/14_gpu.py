@@ -17,6 +17,7 @@ import sys
 import time
 from pathlib import Path
 
+import script
 import torch
 
 HERE = Path(__file__).parent
@@ -85,4 +86,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

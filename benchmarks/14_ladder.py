@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 
 import on_gpu
+import script
 
 
 def one(size, rung, options):
@@ -57,7 +58,7 @@ def in_a_process(size, rung, options):
     if done.returncode:
         print(done.stderr, file=sys.stderr)
         lines = done.stderr.strip().splitlines() or ["no message"]
-        if lines[-1] == "KeyboardInterrupt":
+        if done.returncode == 130 or lines[-1] == "KeyboardInterrupt":  # at once, or while it began
             raise KeyboardInterrupt
         errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Unsupported)\b", line)]
         return {"failed": (errors or lines)[-1][:300]}  # after the error a compiler adds advice
@@ -127,4 +128,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

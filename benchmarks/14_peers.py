@@ -15,10 +15,12 @@ imported or fails is recorded with its reason.
 """
 
 import argparse
+import sys
 import time
 from dataclasses import replace
 
 import on_gpu
+import script
 import torch
 from peers import TorchTransformer, X, summary
 
@@ -175,4 +177,4 @@ def take_turns(runs, rounds):
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

@@ -11,10 +11,12 @@ With `--rung` it trains by a rung of 14_ladder.py, on the ladder's sentences; wi
 """
 
 import argparse
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import script
 import torch
 from on_gpu import CONFIGS, adam_for, drawn_pairs, feed_of, prepare, settings
 from torch.profiler import ProfilerActivity, profile
@@ -85,4 +87,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

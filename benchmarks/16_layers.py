@@ -15,6 +15,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import script
 import torch
 from peers import keep_memory
 from torch import nn
@@ -151,4 +152,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

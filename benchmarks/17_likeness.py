@@ -15,10 +15,12 @@ Writes OUT/run.json and scores.json; a run of the same command goes on with the 
 """
 
 import argparse
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import script
 import torch
 from table_3 import CORPUS, small_recipe
 from torch.nn import functional as F
@@ -106,4 +108,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
+import script
 import torch
 
 from annotated.corpora import load_corpus
@@ -179,4 +180,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

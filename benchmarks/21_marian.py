@@ -11,12 +11,14 @@ Subwords are encoded and decoded inside the measured time. Writes run.json and s
 """
 
 import argparse
+import sys
 import tempfile
 import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import script
 import torch
 from peers import keep_memory, summary, take_turns
 
@@ -90,4 +92,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

@@ -9,11 +9,13 @@ a line each: ours, the book's search, transformers, with tabs between. Writes ru
 """
 
 import argparse
+import sys
 import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
 
+import script
 import torch
 from peers import keep_memory
 from tqdm import tqdm
@@ -80,4 +82,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

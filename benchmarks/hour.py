@@ -11,11 +11,13 @@ import argparse
 import importlib.util
 import inspect
 import random
+import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
+import script
 import torch
 from tqdm import tqdm
 
@@ -75,4 +77,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.run(main))

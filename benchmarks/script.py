@@ -17,12 +17,12 @@ def check_package():
         raise ValueError(f"the package that runs is {runs}, not the one beside the program: set PYTHONPATH={here}")
 
 
-def run(go, options):
-    """Call go(options); the exit status: 0; 2: cannot be done, said in a line; 130: stopped."""
+def run(go, *options):
+    """Call go(*options); the exit status: 0; 2: cannot be done, said in a line; 130: stopped."""
     name = Path(sys.argv[0]).stem
     try:
         check_package()
-        go(options)
+        go(*options)
     except (ValueError, OSError, FloatingPointError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 2

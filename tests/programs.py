@@ -1,14 +1,16 @@
 """Load programs as modules; a name such as `12_protocols.py` cannot be imported."""
 
+import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+sys.path.append(str(BENCHMARKS))  # for what they import from beside them
 
 
 def loaded(path: Path) -> ModuleType:
-    """A new module from the file; what it imports from beside it must be on `sys.path`."""
+    """A new module from the file."""
     spec = spec_from_file_location(path.stem, path)
     module = module_from_spec(spec)
     spec.loader.exec_module(module)

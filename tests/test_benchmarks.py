@@ -33,6 +33,13 @@ def start(words: list[str], monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_runs_the_package_beside_it_and_fails_in_a_line(name):
+    "`script.run` sees to both: else a record would name the commit of one checkout and be of another."
+    text = (FOLDER / name).read_text(encoding="utf-8")
+    assert re.search(r"^(import script|from script import .*\brun\b)", text, re.M) and re.search(r"\brun\((main|go|\{)", text)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_explains_itself(name, monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         start([name, "--help"], monkeypatch)

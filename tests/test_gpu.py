@@ -567,7 +567,6 @@ TINY_RUN = "--device cpu --sizes tiny --tokens 100 --batches 1 --seconds 0 --bac
 @pytest.fixture
 def program(monkeypatch):
     "Load a program of benchmarks/; the result calls its main function, or gives a name of it."
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
 
     def load(name):
         module = loaded(BENCHMARKS / f"{name}.py")

@@ -2,7 +2,6 @@
 the network of chapter 1 with a vocabulary for each side."""
 
 import math
-import sys
 from functools import cache
 
 import pytest
@@ -14,7 +13,6 @@ from annotated.grammar import grammar_examples
 from annotated.parsing import _parse_brackets, _words_of, _write_tree, bracket_f1
 from annotated.recurrent import RecurrentSeq2Seq
 
-sys.path.append(str(BENCHMARKS))
 pcfg, parsing = (loaded(BENCHMARKS / f"18_{name}.py") for name in ("pcfg", "parsing"))
 
 TREES = [example.tree for example in grammar_examples(train=300, validation=0, test=0)[0]]

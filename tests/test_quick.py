@@ -239,7 +239,6 @@ def test_a_folder_of_before_there_was_a_choice_goes_on(tmp_path, capsys, few_pai
 @pytest.fixture
 def ladder(monkeypatch):
     "The program that makes the record of a quarter of an hour, with two small rungs and a small corpus."
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
     module = loaded(BENCHMARKS / "20_minutes.py")
     config, recipe = replace(TINY, vocab=330, norm="pre"), Recipe(source_tokens=200, target_tokens=200)
     every = {

@@ -175,8 +175,7 @@ def test_the_factors_fall_towards_the_normal_distributions():
 
 
 @pytest.fixture
-def script(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def script():
     return loaded(BENCHMARKS / "17_variations.py")
 
 
@@ -198,8 +197,7 @@ def test_a_preset_changes_the_reduced_recipe_by_the_papers_factors(script):
 
 
 @pytest.fixture
-def inside(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def inside():
     return loaded(BENCHMARKS / "05_inside.py")
 
 
