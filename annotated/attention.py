@@ -26,7 +26,7 @@ def attention_weights(Q: Tensor, K: Tensor, mask: Tensor | None = None) -> Tenso
         (..., T, S); each row sums to 1, or to 0 where it may attend to nothing.
 
     Raises:
-        TypeError, ValueError: sizes or a mask that do not fit.
+        TypeError, ValueError: widths or a mask that do not fit.
     """
     _check_sizes(Q, K)
     scores = Q @ K.transpose(-2, -1) / math.sqrt(Q.shape[-1])  # (..., T, S)
@@ -82,6 +82,8 @@ def _check_sizes(Q, K):
     flat = [name for name, x in (("Q", Q), ("K", K)) if x.dim() < 2]
     if flat:
         fault = f"{flat[0]} must have at least two axes"
+    elif not Q.shape[-1]:
+        fault = "Q and K must have a width of 1 or more, not 0"
     elif Q.shape[-1] != K.shape[-1]:
         widths = f"{Q.shape[-1]} and {K.shape[-1]}"
         fault = f"Q and K must have one width, not {widths}: project one of them"

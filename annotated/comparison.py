@@ -105,7 +105,7 @@ def _windows(x, size, step, rest):
         rest: how many positions the last block lacks.
 
     Returns:
-        (..., blocks, size, width); what lies outside of the sentence is 0, or False.
+        (..., blocks, size, width); what lies outside the sentence is 0, or False.
     """
     side = (size - step) // 2
     padded = F.pad(x, (0, 0, side, side + rest))
@@ -175,18 +175,21 @@ def multiplications(n: int, d: int, k: int = 3, r: int = 3) -> dict[str, int]:
     Args:
         n: words of the sentence.
         d: width of each vector.
-        k: positions that a convolution reads.
-        r: positions that a restricted query looks at.
+        k: positions that a convolution reads, odd.
+        r: positions that a restricted query looks at, odd.
 
     Returns:
         name of a layer -> number; biases, softmax and gates are left out.
 
     Raises:
-        ValueError: a size is less than 1.
+        ValueError: a size is less than 1, or k or r is even.
     """
     for name, size in (("n", n), ("d", d), ("k", k), ("r", r)):
         if size < 1:
             raise ValueError(f"{name} must be at least 1, not {size}")
+    for name, size in (("k", k), ("r", r)):
+        if size % 2 == 0:
+            raise ValueError(f"{name} must be odd, so that there is a middle, not {size}")
     block = max(r // 2, 1)
     pairs = (n + -n % block) * (block + 2 * (r // 2))
     return {
@@ -217,7 +220,7 @@ def _table_layers(d, k=3, r=3):
 def _counted(f, *inputs):
     """The products of two numbers that PyTorch's own counter sees when f reads the inputs.
 
-    The counter takes fused layers, such as `nn.LSTM` on a CPU, for 0.
+    The counter counts fused layers, such as `nn.LSTM` on a CPU, as 0.
     """
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         f(*inputs)

@@ -899,7 +899,7 @@ def _read_config(path):
     """The class of a model and its configuration, as `save` has written them.
 
     Raises:
-        ValueError, TypeError: the file is damaged, or holds what makes no model.
+        ValueError, TypeError: the file is damaged, or does not make a valid model.
     """
     about = read_json(path)
     _check_fields(path, about, kind=str, config=dict)

@@ -18,7 +18,7 @@ def _look_up(weight, rows, name="ids"):
     """Take rows, of any shape, of weight, (n, d_model): rows.shape + (d_model,).
 
     Raises:
-        TypeError, ValueError: rows are no whole numbers from 0 to n - 1.
+        TypeError, ValueError: rows are not whole numbers from 0 to n - 1.
     """
     _check_ids(name, rows, len(weight), axes=None)
     return F.embedding(rows, weight)  # (..., d_model)
@@ -41,7 +41,7 @@ class Embedding(nn.Module):
         """Look up ids, (B, T), and multiply by sqrt(d_model): (B, T, d_model).
 
         Raises:
-            TypeError, ValueError: ids are no identifiers of the vocabulary.
+            TypeError, ValueError: ids are not identifiers of the vocabulary.
         """
         x = _look_up(self.weight, ids)  # (B, T, d_model)
         return x * math.sqrt(self.weight.shape[-1])
@@ -102,14 +102,14 @@ class LearnedPositions(nn.Module):
 
     def __init__(self, max_positions: int, d_model: int):
         super().__init__()
-        # The mean square of a sinusoid: words and positions are as loud as with sinusoids.
+        # The mean square of a sinusoid: words and positions are as large as with sinusoids.
         self.weight = nn.Parameter(torch.randn(max_positions, d_model) / math.sqrt(2))
 
     def forward(self, positions: Tensor) -> Tensor:
         """Look up positions, any shape: positions.shape + (d_model,).
 
         Raises:
-            TypeError, ValueError: positions are no whole numbers, or one has no vector.
+            TypeError, ValueError: positions are not whole numbers, or one has no vector.
         """
         return _look_up(self.weight, positions, "positions")  # (..., d_model)
 

@@ -45,7 +45,7 @@ def _bleu_metric(lowercase, tokenize):
         raise ValueError(f"tokenize must be one of {known}, not {tokenize!r}")
     try:
         return BLEU(lowercase=lowercase, tokenize=tokenize, force=tokenize == "none")
-    except RuntimeError as error:  # its package is not installed
+    except (RuntimeError, OSError) as error:  # not installed, or not to be fetched
         reason = " ".join(str(error).split())
         raise ValueError(f"tokenize={tokenize!r} cannot be used: {reason}") from None
 
@@ -145,7 +145,7 @@ def _resampled_difference(a, b, samples=1000, seed=0):
 
 def paired_bootstrap(
     a: Sequence[str], b: Sequence[str], references: Sequence[str], samples: int = 1000,
-    seed: int = 0,
+    seed: int = 0, **protocol: Any,
 ) -> tuple[float, tuple[float, float], float]:
     """Tell whether system a's BLEU is above b's by more than the luck of the test sentences.
 
@@ -154,18 +154,20 @@ def paired_bootstrap(
         references: as many lines.
         samples: test sets drawn with replacement, each as large as the real one.
         seed: decides the draws.
+        protocol: lowercase and tokenize, as for `bleu`.
 
     Returns:
         the difference a - b in points of BLEU; the interval (low, high) that holds 95 % of
         the drawn differences; and p, the share of draws at least as far from the measured
-        difference as 0 is.
+        difference as 0 is, the measured test set counted as one more, so that p is never 0.
 
     Raises:
         TypeError: outputs or references are one string.
-        ValueError: there are no outputs, not equally many, or samples are fewer than 40.
+        ValueError: there are no outputs, not equally many, no such tokeniser, or samples are
+            fewer than 40.
     """
-    counts_a = bleu_counts(a, references)
-    counts_b = bleu_counts(b, references)
+    counts_a = bleu_counts(a, references, **protocol)
+    counts_b = bleu_counts(b, references, **protocol)
     return _resampled_difference(counts_a, counts_b, samples, seed)
 
 
@@ -210,8 +212,11 @@ def bits_per_byte(loss: float, tokens: int, texts: Sequence[str]) -> float:
         texts: what they stand for; the end of each, its eos, counts as one byte.
 
     Raises:
+        TypeError: texts are one string.
         ValueError: there are no texts.
     """
+    if isinstance(texts, str):
+        raise TypeError("texts must be a list of strings, not one string")
     if not texts:
         raise ValueError("texts must hold the text that the tokens stand for, got none")
     size = sum(len(text.encode()) + 1 for text in texts)

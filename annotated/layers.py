@@ -37,8 +37,9 @@ class LayerNorm(nn.Module):
             given = tuple(x.shape)
             raise ValueError(f"x must be (..., {d_model}) for this LayerNorm, not {given}")
         centred = x - x.mean(-1, keepdim=True)  # (..., d_model)
-        variance = centred.square().mean(-1, keepdim=True)  # (..., 1), faster than torch.var
-        normalised = centred / torch.sqrt(variance + self.eps)  # (..., d_model)
+        wide = torch.promote_types(x.dtype, torch.float32)  # squares overflow in float16
+        variance = centred.to(wide).square().mean(-1, keepdim=True)  # (..., 1)
+        normalised = centred / torch.sqrt(variance + self.eps).to(x.dtype)  # (..., d_model)
         return self.gain * normalised + self.bias  # (..., d_model)
 
 
@@ -51,7 +52,7 @@ class AddNorm(nn.Module):
         eps: of the normalisation.
 
     Raises:
-        ValueError: in use, if the sub-layer changes the shape, so that nothing can be added.
+        ValueError: in use, if the sub-layer does not return a tensor of x's shape.
     """
 
     def __init__(self, d_model: int, P_drop: float = 0.0, eps: float = 1e-6):
@@ -65,9 +66,9 @@ class AddNorm(nn.Module):
 
     def add(self, x: Tensor, change: Tensor) -> Tensor:
         """The residual connection: x and what is left of its change after dropout."""
-        if x.shape != change.shape:
+        if getattr(change, "shape", None) != x.shape:
             given = tuple(x.shape)
-            made = tuple(change.shape)
+            made = tuple(change.shape) if isinstance(change, Tensor) else type(change).__name__
             raise ValueError(f"a sub-layer must keep the shape {given}, not return {made}")
         return x + self.dropout(change)
 

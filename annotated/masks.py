@@ -12,7 +12,7 @@ __all__ = ["padding_mask", "causal_mask"]
 
 
 def padding_mask(ids: Tensor, pad: int = 0) -> Tensor:
-    """Let everyone look at every token but padding (section 3.2.3 leaves padding unsaid).
+    """Let every query attend to every token but padding (the paper does not mention padding).
 
     Args:
         ids: identifiers, (B, S).
@@ -29,7 +29,7 @@ def padding_mask(ids: Tensor, pad: int = 0) -> Tensor:
 
 
 def causal_mask(T: int, device: torch.device | str | None = None) -> Tensor:
-    """Let position t look at positions 0 to t and at nothing later (section 3.2.3).
+    """Let position t attend to positions 0 to t and to nothing later (section 3.2.3).
 
     Args:
         T: number of positions.

@@ -37,6 +37,13 @@ def _check_inputs(x, memory, d_model):
             raise ValueError(f"{name} must be {wanted}, not of shape {shape}")
 
 
+def _check_axes(mask):
+    """Refuse a mask whose first axis could be sentences, and would be read as heads: ValueError."""
+    if mask is not None and mask.dim() == 3:
+        shape = tuple(mask.shape)
+        raise ValueError(f"mask must be (T, S) or have four axes, (B, h, T, S), not {shape}")
+
+
 class _CachedAttention(nn.Module):
     """Attention one step at a time."""
 
@@ -66,7 +73,7 @@ class MultiHeadAttention(_CachedAttention):
         attention: what each head computes, called with (Q, K, V, mask).
 
     Raises:
-        ValueError: sizes that make no layer; in use, shapes that do not fit.
+        ValueError: impossible sizes; in use, shapes that do not fit.
     """
 
     def __init__(
@@ -89,7 +96,7 @@ class MultiHeadAttention(_CachedAttention):
         Args:
             x: where the queries come from, (B, T, d_model).
             memory: where keys and values come from, (B, S, d_model); x in self-attention.
-            mask: boolean, broadcasts to (B, h, T, S); True = may attend.
+            mask: boolean, (T, S) or four axes that broadcast to (B, h, T, S); True = may attend.
 
         Returns:
             (B, T, d_model); a position that may attend to nothing gets the bias of W_O, or 0.
@@ -105,6 +112,7 @@ class MultiHeadAttention(_CachedAttention):
 
     def attend(self, x: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None) -> Tensor:
         """Let x, (B, T, d_model), attend to keys and values that are already projected."""
+        _check_axes(mask)
         Q = self.split(self.W_Q(x))  # (B, h, T, d_k)
         heads = self.attention(Q, K, V, mask)  # (B, h, T, d_v)
         return self.W_O(heads.transpose(1, 2).flatten(2))  # (B, T, d_model)

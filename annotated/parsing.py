@@ -57,6 +57,7 @@ def _parse_brackets(text, name="text"):
     A child is such a tuple, or of a part of speech one word; errors say `name` and the line.
     """
     stack: list[list] = [[]]
+    opened: list[int] = []  # where, of the brackets on the stack
     for match in re.finditer(r"[()]|[^\s()]+", text):
         try:
             if match[0] != "(" and len(stack) == 1:
@@ -65,15 +66,19 @@ def _parse_brackets(text, name="text"):
                 raise ValueError("300 brackets are open, more than in the tree of any sentence")
             if match[0] == "(":
                 stack.append([])
-            else:
-                item = _closed(stack.pop()) if match[0] == ")" else match[0]
+                opened.append(match.start())
+            elif match[0] == ")":
+                item = _closed(stack.pop())
                 stack[-1].append(item)
+                opened.pop()
+            else:
+                stack[-1].append(match[0])
         except ValueError as error:
             line = text.count("\n", 0, match.start()) + 1
             raise ValueError(f"{name}, line {line}: {error}") from None
-    if len(stack) > 1:
-        raise ValueError(f"{name}: brackets opened and never closed: {len(stack) - 1}; "
-                         "the text may be cut off")
+    if opened:
+        line = text.count("\n", 0, opened[0]) + 1
+        raise ValueError(f"{name}, line {line}: a bracket is opened and never closed")
     return stack[0]
 
 
@@ -90,21 +95,26 @@ def linearize(tree: str) -> list[str]:
     """Write a tree as a sequence of symbols, without its words and parts of speech (section 6.3).
 
     Args:
-        tree: in Penn brackets; brackets around the whole sentence, such as TOP, are left out.
+        tree: in Penn brackets, as `read_trees` returns it, without empty nodes; brackets
+            around the whole sentence, such as TOP, are left out.
 
     Returns:
         "(NP" opens a constituent, ")" closes one, "*" stands for a word.
 
     Raises:
-        ValueError: `tree` is not a tree in brackets.
+        ValueError: `tree` is not one tree in brackets.
     """
+    trees = _parse_brackets(tree, "tree")
+    if len(trees) != 1:
+        raise ValueError(f"tree must hold one tree, got {len(trees)}")
+
     def symbols(node):
         if isinstance(node[1], str):
             return ["*"]
         inner = [symbol for child in node[1:] for symbol in symbols(child)]
         return inner if node[0] in _ROOTS else [f"({node[0]}", *inner, ")"]
 
-    return [symbol for node in _parse_brackets(tree, "tree") for symbol in symbols(node)]
+    return symbols(trees[0])
 
 
 def _by_word(symbols):
@@ -129,8 +139,14 @@ def delinearize(
         ValueError: the symbols are not a tree over these words; says what is wrong.
     """
     words = list(words)
+    for word in words:
+        if not re.fullmatch(r"[^\s()]+", word):
+            raise ValueError(f"words hold neither spaces nor brackets (-LRB-, -RRB-), got {word!r}")
+    tags = ["XX"] * len(words) if tags is None else list(tags)
+    if len(tags) != len(words):
+        raise ValueError(f"{len(tags)} tags for {len(words)} words")
     text = "".join(symbols)
-    parts = re.findall(r"\([^()*]+|\*|\)", text)
+    parts = re.findall(r"\([^\s()*]+|\*|\)", text)
     if "".join(parts) != text:
         raise ValueError(f"symbols must be such as '(NP', '*' and ')', got {text[:60]!r}")
     stars = parts.count("*")
@@ -138,7 +154,7 @@ def delinearize(
         raise ValueError(f"symbols stand for {stars} words, and there are {len(words)}")
     if not words:
         raise ValueError("there are no words, and a tree holds at least one")
-    pairs = zip(tags or ["XX"] * len(words), words, strict=True)
+    pairs = zip(tags, words)
     whole = " ".join(f"({' '.join(next(pairs))})" if part == "*" else part for part in parts)
     trees = _parse_brackets(whole, "symbols")
     return _write_tree(trees[0] if len(trees) == 1 else ("TOP", *trees))
@@ -179,7 +195,7 @@ def repair(symbols: Iterable[str], n: int) -> list[str]:
     made: list[str] = []
     depth = 0  # brackets that are open
     seen = 0  # words so far
-    for part in re.findall(r"\([^()*]+|\*|\)", "".join(symbols)):
+    for part in re.findall(r"\([^\s()*]+|\*|\)", "".join(symbols)):
         if part == "*" and seen == n or part == ")" and depth == 0:
             continue
         if part == ")" and made[-1].startswith("("):  # nothing is in it
@@ -524,19 +540,29 @@ class WellFormed(nn.Module):
     Args:
         model: anything with `start`, `step` and `config`, whose sources are words and eos.
         tokens: the vocabulary of its outputs, each a word with the brackets around its "*".
+
+    Raises:
+        ValueError: some open brackets could never be closed by tokens.
     """
+
+    rise: Tensor
+    word: Tensor
 
     def __init__(self, model: Any, tokens: Words):
         super().__init__()
         self.model = model
         self.train(model.training)  # a new module would say that it trains
         self.config = model.config
-        device = next(model.parameters()).device
         rises = [word.count("(") - word.count(")") for word in tokens.words]
-        self.rise = torch.tensor(rises, device=device)  # (vocab,)
         stars = ["*" in word for word in tokens.words]
-        self.word = torch.tensor(stars, device=device)  # (vocab,)
         self.most = max(word.count(")") for word in tokens.words)
+        falls = {-rise for rise, star in zip(rises, stars) if star}
+        for n in range(self.most + 1):
+            if n not in falls:
+                raise ValueError(f"tokens lack a word that closes {n}, such as {'*' + n * ')'!r}")
+        device = next(model.parameters()).device
+        for name, values in (("rise", rises), ("word", stars)):  # (vocab,) each
+            self.register_buffer(name, torch.tensor(values, device=device), persistent=False)
 
     def start(self, source: Tensor) -> _Budget:
         """State before the first token; source (B, S)."""

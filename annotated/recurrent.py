@@ -144,7 +144,7 @@ def _check_encoded(memory, source, target, model):
         model: its config gives d_model and vocab.
 
     Raises:
-        TypeError: memory is no tensor, or has not the model's kind of numbers.
+        TypeError: memory is not a tensor, or has another dtype than the model.
         ValueError: the shapes do not fit.
     """
     _check_ids("target", target, model.config.vocab)

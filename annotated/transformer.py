@@ -52,7 +52,7 @@ class Config:
     chosen. A copy, by `dataclasses.replace`, states what differs.
 
     Raises:
-        ValueError: if a field makes no model; the message names the field.
+        ValueError: if a field does not make a valid model; the message names the field.
     """
 
     N: int = 6  # layers in the encoder, and in the decoder
@@ -122,6 +122,9 @@ class Config:
         for name in ("pad", "bos", "eos", "unk"):
             if type(given[name]) is not int or not 0 <= given[name] < self.vocab:
                 yield f"{name} must lie in 0..{self.vocab - 1} (vocab), got {given[name]!r}"
+        for name in ("pad", "eos"):  # what every source may hold
+            if given[name] >= given.get("source_vocab", self.vocab):
+                yield f"{name} must lie in 0..{self.source_vocab - 1} (source_vocab), got {given[name]}"
         if self.pad == self.eos:
             yield f"pad and eos must differ, or no end is ever learned; both are {self.pad}"
         for name in ("bias", "output_bias", "final_norm"):
@@ -497,7 +500,7 @@ def _check_caches(state, caches, config, layers):
         layers: how many it has.
 
     Raises:
-        TypeError: state is nothing that `start` or `step` returns.
+        TypeError: state did not come from `start` or `step`.
         ValueError: it is another model's.
     """
     if not isinstance(caches, list):
@@ -511,7 +514,7 @@ def _check_caches(state, caches, config, layers):
 
 
 def _check_state(state, ids, config):
-    """Refuse what is no `State` of such a model, and ids (R,) that do not go on with it."""
+    """Refuse anything but a `State` of such a model, and ids (R,) that do not continue it."""
     _check_caches(state, getattr(state, "caches", None), config, config.decoder_layers)
     _check_step(ids, len(state.caches[0].K))
 

@@ -39,7 +39,13 @@ class Variation:
         return replace(BASE, **self.changes)
 
     def model(self, config: Config) -> Transformer:
-        """A new model of this kind, of the sizes of config."""
+        """A new model of this kind, of the sizes of config.
+
+        Raises:
+            ValueError: config has attention dropout, which only dot products apply.
+        """
+        if self.scores is not None and config.P_drop_attention:
+            raise ValueError("other scores have no attention dropout: P_drop_attention must be 0")
         model = Transformer(config)
         if self.scores is not None:
             for part in model.modules():
@@ -81,8 +87,11 @@ def shrink(config: Config, width: int = 8, depth: int = 2) -> Config:
         depth: divides N, and N_decoder where the configuration states it.
 
     Raises:
-        ValueError: width or depth does not divide a size.
+        ValueError: width or depth is less than 1, or does not divide a size.
     """
+    for name, factor in (("width", width), ("depth", depth)):
+        if factor < 1:
+            raise ValueError(f"{name} must be at least 1, not {factor}")
     factors = {"N": depth, "N_decoder": depth}
     factors |= dict.fromkeys(("d_model", "d_ff", "d_k", "d_v"), width)
     sizes: dict[str, Any] = {}
@@ -100,7 +109,10 @@ _T_975 = (math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.2
 
 
 def _around_mean(values, further):
-    """The mean of values, less and plus t standard deviations times the root of further + 1/n."""
+    """mean - reach and mean + reach, where reach is t * s * sqrt(further + 1/n).
+
+    further is 0 for the interval of the mean itself, and 1 for that of one more value.
+    """
     n = len(values)
     if not 2 <= n <= len(_T_975):
         raise ValueError(f"values must be 2 to {len(_T_975)} numbers, got {n}")

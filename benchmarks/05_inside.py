@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from script import run, taken
+from script import alone, encode_pairs, rounded, run, slug, weights
 from torch import nn
 
 from annotated.attention import attention_weights, scaled_dot_product_attention
@@ -107,9 +107,7 @@ class Sentences:
     def __init__(self, tokens):
         corpus = grammar_corpus()
         self.tokens, self.vocabulary = tokens, Words.build(corpus.train)
-        self.pairs, held_out = (
-            [(self.vocabulary.encode(s), self.vocabulary.encode(t)) for s, t in part]
-            for part in (corpus.train, corpus.validation))
+        self.pairs, held_out = (encode_pairs(part, self.vocabulary) for part in (corpus.train, corpus.validation))
         self.sources, self.wanted = (list(side) for side in zip(*corpus.validation, strict=True))
         self.held_out, self.seen = (list(token_batches(part, tokens, tokens))
                                     for part in (held_out, self.pairs[: len(held_out)]))
@@ -126,7 +124,7 @@ class Sentences:
         """Perplexity and accuracy on held-out sentences, and perplexity on training pairs."""
         found = {"perplexity": perplexity(model, self.held_out), "accuracy": accuracy(model, self.held_out),
                  "training_perplexity": perplexity(model, self.seen)}
-        return {name: round(value, 4) for name, value in found.items()}
+        return rounded(found, 4)
 
     def translated(self, model):
         """BLEU of greedy search, and how many sentences are right to the last word."""
@@ -157,8 +155,8 @@ def largest_weights(model, power, batches):
 
     def watch(Q, K, V, mask=None):
         if mask is not None and mask.shape[-2] == 1:  # the source's padding, for every query
-            weights = attention_weights(Q * Q.shape[-1] ** (0.5 - power), K, mask)
-            largest.append(weights.amax(-1).mean().item())
+            shares = attention_weights(Q * Q.shape[-1] ** (0.5 - power), K, mask)
+            largest.append(shares.amax(-1).mean().item())
         return scaled(power, Q, K, V, mask)
 
     source, target, *_ = batches[0]
@@ -191,11 +189,6 @@ def best_rate(name, sentences, recipe, options):
         attempt(further)
 
 
-def slug(row, *more):
-    """The name of a row's file."""
-    return "-".join([row.replace(" ", "-").replace("=", "-"), *map(str, more)])
-
-
 def one_run(name, recipe, sentences, out):
     """Train and measure."""
     began = provenance(row=name, recipe=recipe)
@@ -203,7 +196,7 @@ def one_run(name, recipe, sentences, out):
     curve = [line for line in log if "perplexity" in line]
     made = began | {
         "config": model.config.__dict__, "power": ROWS[name].power,
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": weights(model),
         **{key: curve[-1][key] for key in ("perplexity", "accuracy", "training_perplexity")},
         **sentences.translated(model), "curve": curve,
         "largest_weight": {"before": before, "after": largest_weights(model, ROWS[name].power, sentences.held_out)},
@@ -226,18 +219,14 @@ def go(options):
 
 def unless_taken(name, sentences, recipe, options):
     """Make the runs of a row, unless another process is at it."""
-    lock = options.out / "trials" / f"{slug(name)}.pid"
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    if taken(lock):
-        return
-    try:
+    with alone(options.out / "trials" / f"{slug(name)}.lock") as ours:
+        if not ours:
+            return
         rate = best_rate(name, sentences, recipe, options)
         for seed in options.seeds:
             out = options.out / "runs" / f"{slug(name, seed)}.json"
             if not out.exists():
                 one_run(name, replace(recipe, rate=rate, seed=seed), sentences, out)
-    finally:
-        lock.unlink(missing_ok=True)
 
 
 def main():

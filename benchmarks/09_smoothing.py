@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from script import run
+from script import encode_pairs, rounded, run, weights
 
 from annotated.corpora import load_corpus
 from annotated.data import Subwords, token_batches
@@ -59,18 +59,14 @@ def teacher_forced(model, batches):
     return {"cross_entropy": loss, "perplexity": math.exp(loss), "accuracy": accuracy, "entropy": entropy}
 
 
-def rounded(numbers):
-    """Four decimals, which is more than the spread between seeds leaves meaning in."""
-    return {name: round(value, 4) for name, value in numbers.items()}
-
-
 def one_run(config, recipe, pairs, vocabulary, corpus):
     """Train one model and measure it."""
     torch.manual_seed(recipe.seed)
     model, began = Transformer(config), time.monotonic()
     batches = partial(token_batches, pairs["train"], BUDGET, BUDGET, recipe.seed)
     held_out = list(token_batches(pairs["validation"], BUDGET, BUDGET))
-    log = train(model, recipe, batches, evaluate=lambda m: rounded(teacher_forced(m, held_out)))
+    # Four decimals are more than the spread between seeds leaves meaning in.
+    log = train(model, recipe, batches, evaluate=lambda m: rounded(teacher_forced(m, held_out), 4))
     trained = time.monotonic() - began
     sources, references = (list(side) for side in zip(*corpus.validation, strict=True))
     translator, scores = Translator(model, vocabulary), {}
@@ -92,15 +88,14 @@ def go(options):
     corpus = load_corpus(CORPUS)
     corpus = replace(corpus, train=corpus.train[: options.pairs], validation=corpus.validation[: options.pairs])
     vocabulary = Subwords.train((text for pair in corpus.train for text in pair), options.vocab)
-    pairs = {part: [(vocabulary.encode(s), vocabulary.encode(t)) for s, t in getattr(corpus, part)]
-             for part in ("train", "validation")}
+    pairs = {part: encode_pairs(getattr(corpus, part), vocabulary) for part in ("train", "validation")}
     config = replace(TINY, vocab=len(vocabulary))
     recipe = Recipe(steps=options.steps, warmup=options.warmup, rate=options.rate, source_tokens=BUDGET,
                     target_tokens=BUDGET, evaluate_every=max(1, options.steps // 10), seed=options.seeds[0])
     lengths = {part: len(rows) for part, rows in pairs.items()}
     what = {
         "config": {k: v for k, v in asdict(config).items() if k != "eps_ls"}, "recipe": asdict(recipe),
-        "subwords_sha256": sha256_of(vocabulary.model), "parameters": parameters(config),
+        "subwords_sha256": sha256_of(vocabulary.model), "parameters": weights(Transformer(config)),
         "data": about_corpus(corpus, pairs=lengths),
     }
     with Record.begin(options.out, free=("seed", "parameters"), **what) as record:
@@ -121,11 +116,6 @@ def go(options):
                 record.write("log.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
                 record.write_scores(scores)
                 print(json.dumps(made))
-
-
-def parameters(config):
-    """How many weights a model has."""
-    return sum(p.numel() for p in Transformer(config).parameters())
 
 
 def main():

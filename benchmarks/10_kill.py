@@ -104,7 +104,7 @@ def attempt(work, lines=None, delay=0.0, name="SIGKILL"):
     process.join(LIMIT)
     if process.exitcode is None:
         process.kill()
-        raise SystemExit(f"{work[0]}: the training did not end within {LIMIT} seconds")
+        raise ValueError(f"{work[0]}: the training did not end within {LIMIT} seconds")
     check_end(work[0], process.exitcode, None if ended else name)
     return ended
 
@@ -113,15 +113,15 @@ def check_end(folder, status, name=None):
     """Refuse an ending that is neither of a whole training nor of one that got this signal."""
     if name is None:
         if status != 0:
-            raise SystemExit(f"{folder}: the training ended with {status}, and nobody had stopped it")
+            raise ValueError(f"{folder}: the training ended with {status}, and nobody had stopped it")
         return
     # One that is asked to stop behind its last update ends as one that was not asked.
     # One that is asked before it has begun, or when it is over, ends as any program does.
     if status not in (0, STOPPED, -getattr(signal, name)):
-        raise SystemExit(f"{folder}: the training ended with {status} after {name}")
+        raise ValueError(f"{folder}: the training ended with {status} after {name}")
     newest, logged = left(folder)["newest_checkpoint"], last_update(folder)
     if name != "SIGKILL" and newest != logged:
-        raise SystemExit(f"{folder}: after {name} the newest checkpoint is {newest}, the log ends at {logged}")
+        raise ValueError(f"{folder}: after {name} the newest checkpoint is {newest}, the log ends at {logged}")
 
 
 def last_update(folder):
@@ -180,7 +180,7 @@ def main():
     moments = random.Random(options.seed)
     corpus = grammar_corpus()
     vocabulary = Words.build(corpus.train)
-    pairs = [(vocabulary.encode(a), vocabulary.encode(b)) for a, b in corpus.train[:200]]
+    pairs = script.encode_pairs(corpus.train[:200], vocabulary)
     optimizer(Transformer(replace(SIZES, vocab=len(vocabulary))))  # the first loads much of torch, once for all forks
     what = {"seed": options.seed, "config": SIZES, "recipe": RECIPE}
     with tempfile.TemporaryDirectory() as place, Record.begin(options.out, anew=True, **what) as record:

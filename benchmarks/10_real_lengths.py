@@ -61,7 +61,7 @@ def main():
     keep_memory()
     corpus = load_corpus("multi30k-en-de")
     vocabulary = Subwords.train((text for pair in corpus.train for text in pair), 8000)
-    pairs = [(vocabulary.encode(s), vocabulary.encode(t)) for s, t in corpus.train]
+    pairs = script.encode_pairs(corpus.train, vocabulary)
     config = replace(BASE, N=options.N, vocab=len(vocabulary), eps_norm=1e-5)
     with Record.begin(options.out, anew=True, seed=0, config=config, data=about_corpus(corpus)) as record:
         usual = list(usual_batches(pairs, seed=0))

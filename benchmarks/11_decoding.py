@@ -61,7 +61,7 @@ def main():
             made = {side: search(source, beam) for side, search in sides.items()}
             for side, outputs in made.items():
                 if "int8" not in side and outputs != made["ours"]:
-                    raise SystemExit(f"{name}: {side} writes other tokens than ours; nothing was timed")
+                    raise ValueError(f"{name}: {side} writes other tokens than ours; nothing was timed")
             searches = {side: partial(search, source, beam) for side, search in sides.items()}
             scores[name] = summary(take_turns(searches, options.rounds, name))
             for side, row in scores[name].items():

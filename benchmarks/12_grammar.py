@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from script import run
+from script import encode_pairs, run, weights
 from tqdm import tqdm
 
 from annotated.data import Words, lookup_baseline, token_batches, word_for_word_baseline
@@ -56,7 +56,7 @@ def fit_for(model, batches, rate, seconds):
                 last.append([p.detach().clone() for p in model.parameters()])
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
-            parameter.copy_(torch.stack([weights[number] for weights in last]).mean(0))
+            parameter.copy_(torch.stack([kept[number] for kept in last]).mean(0))
     return steps
 
 
@@ -65,7 +65,7 @@ def go(options):
     torch.set_num_threads(1)
     corpus = grammar_corpus()
     vocabulary = Words.build(corpus.train)
-    pairs = [(vocabulary.encode(source), vocabulary.encode(target)) for source, target in corpus.train]
+    pairs = encode_pairs(corpus.train, vocabulary)
     sources, wanted = (list(side) for side in zip(*corpus.test, strict=True))
     held_out, held_wanted = (list(side) for side in zip(*corpus.validation[:100], strict=True))
 
@@ -88,8 +88,8 @@ def go(options):
             rate = max(trials, key=trials.get)
             made = {seed: trained(name, seed, rate, options.seconds) for seed in options.seeds}
             scores["bleu"][name] = [round(bleu(translate(sources), wanted)[0], 2) for translate, _ in made.values()]
-            weights = sum(p.numel() for p in build(name, len(vocabulary), 0).parameters())
-            about = {"rate": rate, "validation BLEU of trials": trials, "parameters": weights,
+            about = {"rate": rate, "validation BLEU of trials": trials,
+                     "parameters": weights(build(name, len(vocabulary), 0)),
                      "updates": [updates for _, updates in made.values()]}
             with record.change("run.json") as told:
                 told.setdefault("networks", {})[name] = about

@@ -23,6 +23,7 @@ from annotated.decoding import load, save
 from annotated.evaluation import bleu
 from annotated.records import Record, about_model, provenance
 
+HALF = "The weights are in float16."
 RAW = {
     "cased, tokeniser 13a (the score above)": {},
     "lower-cased, tokeniser 13a": {"lowercase": True},
@@ -55,9 +56,11 @@ def examples(sources, references, outputs, words=8):
 
 
 def halve(folder):
-    """Write the weights as float16; the model's README says so."""
-    translator, about = load(folder), (folder / "README.md").read_text()
-    save(folder, translator.model.half(), translator.vocabulary, f"{about.rstrip()}\n\nThe weights are in float16.\n")
+    """Write the weights as float16; the model's README says so, once."""
+    translator, about = load(folder), (folder / "README.md").read_text(encoding="utf-8")
+    if HALF not in about:
+        about = f"{about.rstrip()}\n\n{HALF}\n"
+    save(folder, translator.model.half(), translator.vocabulary, about)
 
 
 def main():
@@ -87,7 +90,7 @@ def main():
         "bleu": round(score, 2), "signature": signature, "corpus": options.corpus, "sentences": len(sources),
         "beam": options.beam, "alpha": options.alpha,
         "protocols": {name: round(bleu(outputs, references, **how)[0], 2) for name, how in protocols.items()},
-        "validation": {name: round(value, 2) for name, value in searches.items()},
+        "validation": script.rounded(searches, 2),
         "scored_by": scored_by,
     }
     record, chosen = Record(options.model), list(examples(sources, references, outputs))

@@ -87,8 +87,8 @@ def compare(counts, base, samples):
 
 def guided(translator, sources, references):
     """What the model says of the reference when it is given every right word before: loss, accuracy, "outputs"."""
-    model, encode = translator.model, translator.vocabulary.encode
-    pairs = [(encode(source), encode(wanted)) for source, wanted in zip(sources, references, strict=True)]
+    model = translator.model
+    pairs = script.encode_pairs(zip(sources, references, strict=True), translator.vocabulary)
     batches = [make_batch(pairs[start : start + 50]) for start in range(0, len(pairs), 50)]
     outputs = []
     with _evaluating(model):
@@ -111,7 +111,7 @@ def translate(options, sources):
     outputs, given, made = {}, load(options.model), load(options.model)
     for weights, k in CHECKPOINTS.items():
         if average(made.model, options.checkpoints.parent, k) != k:
-            raise SystemExit(f"{options.checkpoints} must be a folder checkpoints/ with {k} checkpoints or more")
+            raise ValueError(f"{options.checkpoints} must be a folder checkpoints/ with {k} checkpoints or more")
         translator = Translator(made.model, made.vocabulary)  # anew: it may keep a copy of the weights
         for search, (beam, alpha) in SEARCHES.items():
             outputs[f"{weights}, {search}"] = translator.translate(sources, beam, alpha)
@@ -119,7 +119,7 @@ def translate(options, sources):
         said = f"{options.model} is not the mean of {options.checkpoints}"
         torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-6, msg=said)
     if len(set(map(tuple, outputs.values()))) < len(outputs):
-        raise SystemExit("two systems translate every sentence alike: are their weights the same?")
+        raise ValueError("two systems translate every sentence alike: are their weights the same?")
     return outputs, translator
 
 

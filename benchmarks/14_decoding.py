@@ -28,6 +28,7 @@ from annotated.graphs import CudaGraphDecoder, compile_steps
 S = 30
 FEW = 8  # sentences are enough to time one at a time
 OURS = ("ours, recorded", "ours, compiled, recorded", "ours, fused, bfloat16")
+USUAL = {"batch": 128, "length": 40}  # all that was measured before records named them
 SIXTEEN = (*OURS, "MarianMT, bfloat16", "CTranslate2, bfloat16")  # bits: of two likely words either may be written
 
 
@@ -97,9 +98,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     on_gpu.add_options(parser, "results/14-decoding")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--length", type=int, default=40, help="new tokens a sentence")
-    parser.set_defaults(sizes=["base"])
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--length", type=int, help="new tokens a sentence")
+    parser.set_defaults(sizes=["base"], **USUAL)
     options = parser.parse_args()
     torch.manual_seed(0)
     config = replace(on_gpu.CONFIGS[options.sizes[0]], eps_norm=1e-5)  # CTranslate2 and Marian: eps 1e-5
@@ -107,7 +108,8 @@ def main():
     source = torch.randint(4, config.vocab, (options.batch, S))
     source[:, -1] = config.eos
     scores = {"sentences": options.batch, "source tokens": S, "new tokens": options.length}
-    with on_gpu.begin(options, packages=("transformers", "ctranslate2"), config=config) as record:
+    what = {"packages": ("transformers", "ctranslate2"), "config": config}
+    with on_gpu.begin(options, ("device", "backend", "batch", "length"), USUAL, **what) as record:
         scores = record.scores | scores
         gate = on_gpu.Gate(options.gate)
         with gate.together():
@@ -131,7 +133,7 @@ def main():
                      if side not in SIXTEEN and (1 - share) * len(made[side]) > max(1, 0.03 * len(made[side]))]
             for side in wrong:
                 if side.startswith("ours"):
-                    raise SystemExit(f"{name}: {side} writes other tokens than ours, plain; nothing was timed")
+                    raise ValueError(f"{name}: {side} writes other tokens than ours, plain; nothing was timed")
                 missing[side] = f"{name}: other tokens than ours in {1 - same[side]:.0%} of the sentences"
                 searches.pop(side)
             turns = {side: partial(search, source, beam) for side, search in searches.items()}

@@ -6,7 +6,7 @@
 2. The ladder of chapter 14 for base, a few seconds a rung (14_ladder.py), with this machine's own ceilings.
 3. A training by the command line, with --fast, that ends with a BLEU score. Where the corpus cannot be fetched, it is
    the built-in grammar.
---trial makes everything tiny, for a CPU. Exits with 1 where a step fails, and says which.
+--trial makes everything tiny, for a CPU. Exits with 2 where a step fails, and says which.
 """
 
 import argparse
@@ -28,17 +28,17 @@ TINY = "--preset tiny --N 1 --d_model 32 --d_ff 32 --h 2 --steps 10 --warmup 5 -
 
 
 def environment(device):
-    """What is there, as lines; RuntimeError where the device does not work."""
+    """What is there, as lines; an error where the device does not work."""
     yield f"Python {sys.version.split()[0]}, torch {torch.__version__}, CUDA {torch.version.cuda}"
     if torch.device(device).type == "cuda":
         if not torch.cuda.is_available():
-            raise RuntimeError("torch finds no CUDA device: a driver, or a wheel of torch with CUDA, is missing")
+            raise ValueError("torch finds no CUDA device: a driver, or a wheel of torch with CUDA, is missing")
         about = torch.cuda.get_device_properties(device)
         yield f"{about.name}, {about.total_memory / 2**30:.0f} GiB, {torch.cuda.device_count()} of them"
         yield f"bfloat16: {torch.cuda.is_bf16_supported()}"
     x = torch.randn(64, 64, device=device)
     if not torch.allclose(x @ x.T, (x.cpu() @ x.cpu().T).to(device), atol=1e-2):
-        raise RuntimeError("a matrix product is wrong on this device")
+        raise ValueError("a matrix product is wrong on this device")
     compiler = shutil.which("cc") or shutil.which("gcc")
     yield f"C compiler for torch.compile: {compiler or 'none; the compiled rungs will fail'}"
     free = shutil.disk_usage(".").free / 2**30
@@ -46,9 +46,9 @@ def environment(device):
 
 
 def called(command):
-    """Run a step, its output shown; SystemExit where it fails."""
+    """Run a step, its output shown; ValueError where it fails."""
     if subprocess.run([sys.executable, *map(str, command)]).returncode:
-        raise SystemExit(f"14_gpu: failed: {' '.join(map(str, command))}")
+        raise ValueError(f"failed: {' '.join(map(str, command))}")
 
 
 def main():
@@ -62,8 +62,8 @@ def main():
     began = time.monotonic()
     try:
         print("1. The environment", *environment(options.device), sep="\n   ", flush=True)
-    except RuntimeError as error:
-        raise SystemExit(f"14_gpu: {error}") from None
+    except RuntimeError as error:  # torch's, of a driver, say
+        raise ValueError(str(error)) from None
     print("2. The ladder", flush=True)
     sizes = ["--device", options.device, "--seconds", options.seconds, "--sizes", "base"]
     if options.trial:

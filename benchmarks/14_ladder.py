@@ -61,7 +61,9 @@ def in_a_process(size, rung, options):
         if done.returncode == 130 or lines[-1] == "KeyboardInterrupt":  # at once, or while it began
             raise KeyboardInterrupt
         errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Unsupported)\b", line)]
-        return {"failed": (errors or lines)[-1][:300]}  # after the error a compiler adds advice
+        # What script.run tells comes last; after an error that it does not tell, a compiler adds advice.
+        said = lines[-1].removeprefix("14_ladder: ") if done.returncode == 2 else (errors or lines)[-1]
+        return {"failed": said[:300]}
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -72,6 +74,8 @@ def said_of(row):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     on_gpu.add_options(parser, "results/14-ladder")
+    on_gpu.add_training_options(parser)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of timing, about")
     parser.add_argument("--rungs", nargs="+", help="default: all that the device has")
     parser.add_argument("--more", nargs="+", metavar=("SIZE", "RUNG"), help="some rungs of one more size")
     parser.add_argument("--again", nargs="*", default=[], metavar="RUNG", help="rungs to be made anew")

@@ -37,7 +37,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from script import run, taken
+from script import alone, encode_pairs, run
 
 from annotated.corpora import load_corpus
 from annotated.cpu import CPURun
@@ -114,11 +114,14 @@ def taught(data, rate, folder, how, options):
     folder.mkdir(parents=True, exist_ok=True)
     made = {name: folder / f"{name}.json" for name in teachers(options)}
     while missing := [name for name, path in made.items() if not path.exists()]:
-        mine = next((name for name in missing if not taken(folder / f"{name}.pid")), None)
-        if mine:
-            teach(mine, data, rate, folder, how, options)
-        else:
-            time.sleep(WAIT)  # another process is at it
+        waiting = True
+        for name in missing:
+            with alone(folder / f"{name}.lock") as ours:
+                waiting = waiting and not ours
+                if ours and not made[name].exists():
+                    teach(name, data, rate, folder, how, options)
+        if waiting:
+            time.sleep(WAIT)  # other processes are at them
     corpus, vocabulary, pairs, held_out = data
     more = []
     for name in made:
@@ -126,7 +129,7 @@ def taught(data, rate, folder, how, options):
         forward = name.startswith("forward")
         more += [(pair[0], line) if forward else (line, pair[1])
                  for pair, line in zip(corpus.train, lines, strict=True) if line]
-    pairs = pairs + [(vocabulary.encode(source), vocabulary.encode(target)) for source, target in more]
+    pairs = pairs + encode_pairs(more, vocabulary)
     scores = {name: read_json(path) for name, path in made.items()}
     return (replace(corpus, train=[*corpus.train, *more]), vocabulary, pairs, held_out), scores
 
@@ -173,8 +176,7 @@ def prepared(protocol, work, options):
     if not (work / "subwords.model").exists():
         Subwords.train([text for pair in texts for text in pair], options.vocab).save(work / "subwords.model")
     vocabulary = Subwords.load(work / "subwords.model")
-    encoded = [[(vocabulary.encode(a), vocabulary.encode(b)) for a, b in part] for part in (texts, validation)]
-    return corpus, vocabulary, *encoded
+    return corpus, vocabulary, *(encode_pairs(part, vocabulary) for part in (texts, validation))
 
 
 def config_for(vocabulary, options):

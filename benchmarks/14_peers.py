@@ -76,6 +76,7 @@ def check_equal(found, batch):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     on_gpu.add_options(parser, "results/14-peers")
+    on_gpu.add_training_options(parser)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--limit", type=float, default=300.0, help="seconds of warming up; later sides are left out")
     torch.backends.mha.set_fastpath_enabled(False)  # torch's own, which is for inference only: compare what is timed
@@ -138,7 +139,7 @@ def check_losses(found, batch):
             adam.zero_grad(set_to_none=True)
     differ = max(abs(loss / losses["ours, plain"] - 1) for loss in losses.values())
     if differ > 0.01:
-        raise SystemExit(f"the sides have other losses, nothing was timed: {losses}")
+        raise ValueError(f"the sides have other losses, nothing was timed: {losses}")
     return differ
 
 

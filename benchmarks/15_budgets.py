@@ -30,7 +30,7 @@ from pathlib import Path
 import torch
 from convolutional import ConvolutionalConfig, ConvolutionalSeq2Seq
 from equal import operations, updates_for
-from script import run
+from script import encode_pairs, run, weights
 
 from annotated.corpora import load_corpus
 from annotated.cpu import CPURun
@@ -64,18 +64,18 @@ def model_of(config):
     return kinds.get(type(config), Transformer)(config)
 
 
-def weights(config):
-    """How many a network has."""
+def size(config):
+    """How many weights a network has."""
     with torch.device("meta"):
-        return sum(p.numel() for p in model_of(config).parameters())
+        return weights(model_of(config))
 
 
 def nearest(name, vocab):
     """The configuration whose number of weights is nearest to the Transformer's."""
     if name.startswith("Transformer"):
         return config_of(name, vocab)
-    wanted = weights(config_of("Transformer", vocab))
-    return min((config_of(name, vocab, d) for d in range(32, 512, 8)), key=lambda c: abs(weights(c) - wanted))
+    wanted = size(config_of("Transformer", vocab))
+    return min((config_of(name, vocab, d) for d in range(32, 512, 8)), key=lambda c: abs(size(c) - wanted))
 
 
 def recipe_for(config, steps, highest, seed):
@@ -172,16 +172,15 @@ def go(options):
     parts = "train", "validation", "test"
     corpus = replace(corpus, **{part: getattr(corpus, part)[: options.pairs] for part in parts})
     vocabulary = Subwords.train((text for pair in corpus.train for text in pair), options.vocab)
-    encode = lambda rows: [(vocabulary.encode(s), vocabulary.encode(t)) for s, t in rows]  # noqa: E731
-    pairs = encode(corpus.train)
-    texts = {"train": pairs, "validation": list(token_batches(encode(corpus.validation), TOKENS, TOKENS))}
+    pairs, held_out = (encode_pairs(part, vocabulary) for part in (corpus.train, corpus.validation))
+    texts = {"train": pairs, "validation": list(token_batches(held_out, TOKENS, TOKENS))}
     configs = {name: nearest(name, len(vocabulary)) for name in NETWORKS}
     batches = partial(token_batches, pairs, TOKENS, TOKENS, 0)
     unit = operations(configs["Transformer"], pairs) / sum(1 for _ in batches(0, 0)) * options.steps
     steps = {name: updates_for(unit, config, pairs, batches) for name, config in configs.items()}
     what = {
         "operations": unit, "updates": steps, "config": {name: asdict(config) for name, config in configs.items()},
-        "parameters": {name: weights(config) for name, config in configs.items()},
+        "parameters": {name: size(config) for name, config in configs.items()},
         "dropouts": DROPOUTS, "data": about_corpus(corpus, pairs=len(pairs)),
     }
     free = "seed", "networks", "budgets"  # several processes may share the work

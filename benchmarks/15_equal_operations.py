@@ -23,8 +23,8 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from equal import operations, updates_for, weights
-from script import run
+from equal import operations, recurrent_weights, updates_for
+from script import encode_pairs, run, weights
 
 from annotated.corpora import load_corpus
 from annotated.data import Subwords, token_batches
@@ -45,8 +45,8 @@ def build(name, vocab, seed):
     transformer = Transformer(replace(TINY, vocab=vocab, eps_ls=0.0))
     if name == "Transformer":
         return transformer
-    wanted = sum(p.numel() for p in transformer.parameters())
-    off = lambda d: abs(weights(vocab, d) - wanted)  # noqa: E731
+    wanted = weights(transformer)
+    off = lambda d: abs(recurrent_weights(vocab, d) - wanted)  # noqa: E731
     torch.manual_seed(seed)
     return RecurrentSeq2Seq(RecurrentConfig(vocab, min(range(32, 512, 16), key=off)))
 
@@ -95,10 +95,8 @@ def go(options):
     corpus = load_corpus(CORPUS)
     corpus = replace(corpus, train=corpus.train[: options.pairs], validation=corpus.validation[: options.pairs])
     vocabulary = Subwords.train((text for pair in corpus.train for text in pair), options.vocab)
-    encode = lambda rows: [(vocabulary.encode(s), vocabulary.encode(t)) for s, t in rows]  # noqa: E731
-    pairs = encode(corpus.train)
-    texts = {"vocab": len(vocabulary), "train": pairs,
-             "held_out": list(token_batches(encode(corpus.validation), BUDGET, BUDGET))}
+    pairs, held_out = (encode_pairs(part, vocabulary) for part in (corpus.train, corpus.validation))
+    texts = {"vocab": len(vocabulary), "train": pairs, "held_out": list(token_batches(held_out, BUDGET, BUDGET))}
     configs = {name: build(name, len(vocabulary), 0).config for name in RATES}
     batches = partial(token_batches, pairs, BUDGET, BUDGET, 0)
     epoch = sum(1 for _ in batches(0, 0))
@@ -107,7 +105,7 @@ def go(options):
     what = {
         "operations": total, "updates": steps,
         "config": {name: asdict(config) for name, config in configs.items()},
-        "parameters": {name: sum(p.numel() for p in build(name, len(vocabulary), 0).parameters()) for name in RATES},
+        "parameters": {name: weights(build(name, len(vocabulary), 0)) for name in RATES},
         "data": about_corpus(corpus, pairs=len(pairs)),
     }
     free = "seed", "networks"  # two processes may share the work

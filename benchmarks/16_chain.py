@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from on_gpu import Gate
 from peers import keep_memory, take_turns
-from script import run
+from script import run, weights
 
 from annotated.optimization import label_smoothed_loss
 from annotated.records import Record
@@ -49,11 +49,11 @@ def one_pass(network, ids, threads):
 def go(options):
     with Gate(options.gate).together():
         found = {name: network.to(options.device) for name, network in networks(options.d_model).items()}
-    weights = {name: sum(p.numel() for p in network.parameters()) for name, network in found.items()}
     config = {"d_model": options.d_model, "vocab": VOCAB, "device": options.device, "threads": options.threads}
     torch.set_num_threads(max(options.threads))
     with Record.begin(options.out, anew=True, seed=0, config=config) as record:
-        scores = {"unit": "milliseconds a pass", "weights": weights, "lengths": list(LENGTHS)}
+        scores = {"unit": "milliseconds a pass", "weights": {name: weights(network) for name, network in found.items()},
+                  "lengths": list(LENGTHS)}
         cases = {(name, threads): {"median": [], "least": [], "most": []}
                  for name in found for threads in options.threads}
         for n in LENGTHS:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from script import run
+from script import run, weights
 from torch import nn
 
 from annotated.attention import additive_attention
@@ -129,12 +129,12 @@ NETWORKS = {
 
 def count(name, d, reach):
     with torch.device("meta"):
-        return sum(p.numel() for p in NETWORKS[name](d, reach).parameters())
+        return weights(NETWORKS[name](d, reach))
 
 
-def build(name, reach, weights):
-    """The network of this name whose number of weights is nearest."""
-    d = min(range(8, 257, 4), key=lambda d: abs(count(name, d, reach) - weights))
+def build(name, reach, wanted):
+    """The network of this name whose number of weights is nearest to the one wanted."""
+    d = min(range(8, 257, 4), key=lambda d: abs(count(name, d, reach) - wanted))
     return NETWORKS[name](d, reach)
 
 
@@ -162,7 +162,7 @@ def trained(name, n, rate, seed, options):
     accuracy = (found == values).float().mean().item()
     return {
         "network": name, "n": n, "seed": seed, "rate": rate, "updates": update, "d": model.d,
-        "weights": sum(p.numel() for p in model.parameters()),
+        "weights": weights(model),
         "accuracy": round(accuracy, 4), "milliseconds an update": round(1e3 * seconds / update, 2),
     }
 

@@ -63,7 +63,7 @@ def measure(batches, model):
         "loss": cross_entropy(model, batches), "exchanged": cross_entropy(model, exchanged),
         "likeness": likeness(model, batches),
     }
-    return {name: round(value, 4) for name, value in values.items()}
+    return script.rounded(values, 4)
 
 
 def main():
@@ -80,8 +80,8 @@ def main():
     corpus = load_corpus(CORPUS)
     texts = corpus.train[: options.pairs]
     vocabulary = Subwords.train((text for pair in texts for text in pair), options.vocab)
-    pairs, held_out = ([(vocabulary.encode(s), vocabulary.encode(t)) for s, t in part]
-                       for part in (texts, corpus.validation[: options.held_out]))
+    parts = texts, corpus.validation[: options.held_out]
+    pairs, held_out = (script.encode_pairs(part, vocabulary) for part in parts)
     shared = argparse.Namespace(steps=options.updates, warmup=200, rate=0.5, tokens=1500)  # 17_variations' defaults
     recipe = replace(small_recipe(TABLE_3["base"], shared), evaluate_every=options.every)
     base = replace(shrink(Config(), 8, 2), vocab=len(vocabulary))

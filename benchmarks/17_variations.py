@@ -29,7 +29,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from script import run, taken
+from script import alone, encode_pairs, rounded, run, slug, weights
 from table_3 import CORPUS, small_recipe
 
 from annotated.corpora import load_corpus
@@ -75,11 +75,6 @@ TRIAL = 99  # the seed of trainings that choose a rate
 AVERAGED = 2, 5, 10, 20  # numbers of checkpoints; the paper's are 5 and 20
 
 
-def slug(row, seed):
-    """The name of a run's file."""
-    return row.replace(" ", "-").replace("=", "-") + f"-{seed}"
-
-
 def build(row, vocab, seed, width=8, depth=2, norm=None):
     """The untrained model of a row, its sizes divided by width and its layers by depth; norm: instead of the row's."""
     torch.manual_seed(seed)
@@ -113,7 +108,7 @@ def recipe_of(row, options):
 def one_run(row, seed, corpus, vocabulary, options):
     """Train and measure; the training's folder is a cache that outlives an interrupt."""
     recipe = replace(recipe_of(row, options), seed=seed)
-    pairs, held_out = encoded(corpus, vocabulary)
+    pairs, held_out = (encode_pairs(part, vocabulary) for part in (corpus.train, corpus.validation))
     began = time.monotonic()
     model = build(row, len(vocabulary), seed, options.width, options.depth, options.norm)
     model.to(options.device)
@@ -124,7 +119,7 @@ def one_run(row, seed, corpus, vocabulary, options):
     def measure(model):
         found = {"perplexity": perplexity(model, check), "accuracy": accuracy(model, check),
                  "training_perplexity": perplexity(model, seen)}
-        return {name: round(value, 4) for name, value in found.items()}
+        return rounded(found, 4)
 
     folder = options.cache / slug(row, seed)
     Record.begin(folder, row=row, config=model.config, recipe=recipe)  # a run that was stopped goes on
@@ -140,7 +135,7 @@ def one_run(row, seed, corpus, vocabulary, options):
     curve = [line for line in log if "perplexity" in line]
     last = [line["loss"] for line in log if "loss" in line and line["step"] > 0.9 * recipe.steps]
     made = read_run(folder) | {
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": weights(model),
         **{name: curve[-1][name] for name in ("perplexity", "accuracy", "training_perplexity")},
         "bleu": round(score, 2), "bleu_interval": interval(outputs, references), "signature": signature,
         "training_loss": round(sum(last) / len(last), 4), "epochs": epochs(pairs, recipe),
@@ -157,15 +152,9 @@ def one_run(row, seed, corpus, vocabulary, options):
     return made
 
 
-def encoded(corpus, vocabulary):
-    """The training and the validation pairs as identifiers."""
-    parts = corpus.train, corpus.validation
-    return [[(vocabulary.encode(s), vocabulary.encode(t)) for s, t in part] for part in parts]
-
-
 def best_rate(corpus, vocabulary, options, record):
     """The best of the rates by short trainings of base; those that are missing are made now."""
-    pairs, held_out = encoded(corpus, vocabulary)
+    pairs, held_out = (encode_pairs(part, vocabulary) for part in (corpus.train, corpus.validation))
     check = list(token_batches(held_out, options.tokens, options.tokens))
     scores = {"perplexity of base after a trial": {}, **record.scores}
     tried = scores["perplexity of base after a trial"]
@@ -221,14 +210,12 @@ def go(options):
 
 def unless_made(row, seed, corpus, vocabulary, options):
     """Make a run, unless it is there or another process is at it."""
-    lock = options.cache / f"{slug(row, seed)}.pid"
-    if (options.out / "runs" / f"{slug(row, seed)}.json").exists() or taken(lock):
-        return
-    try:
+    name = slug(row, seed)
+    with alone(options.cache / f"{name}.lock") as ours:
+        if not ours or (options.out / "runs" / f"{name}.json").exists():
+            return
         print(f"{row}, seed {seed}", file=sys.stderr)
         made = one_run(row, seed, corpus, vocabulary, options)
-    finally:
-        lock.unlink(missing_ok=True)
     print(f"{row:16} seed {seed}  perplexity {made['perplexity']:6.3f}  BLEU {made['bleu']:5.2f}", flush=True)
 
 

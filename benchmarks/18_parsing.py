@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from script import run
+from script import rounded, run, weights
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from treebanks import parts_of
@@ -90,10 +90,6 @@ def recurrent(words, tokens, P_drop, wanted):
     return made(min(range(16, 1040, 16), key=off))
 
 
-def weights(model):
-    return sum(p.numel() for p in model.parameters())
-
-
 LENGTHS = (10, 20, 30, 40, 60, 10_000)  # a sentence's words, at most, of each group in the record
 
 
@@ -131,11 +127,6 @@ def prepared(options):
                  "pairs": [pair for pair in pairs if len(pair[0]) <= options.words]}
         write_json(kept, found, indent=None)
     return found["parts"], found["about"], Words(found["words"]), Words(found["tokens"]), found["pairs"]
-
-
-def rounded(numbers):
-    """Two decimals, as scores are published."""
-    return {name: round(value, 2) for name, value in numbers.items()}
 
 
 def trees_from(tokens, sentences, way):
@@ -192,8 +183,8 @@ def baseline(parts):
     """Right-branching trees with the labels commonest in training, over the test part."""
     root, label = _common_labels(parts["train"])
     made = [right_branching(_words_of(tree), root, label) for tree in parts["test"]]
-    return {"root": root, "label": label, "labelled": rounded(bracket_f1(parts["test"], made)._asdict()),
-            "unlabelled": rounded(bracket_f1(*map(without_labels, (parts["test"], made)))._asdict()),
+    return {"root": root, "label": label, "labelled": rounded(bracket_f1(parts["test"], made)._asdict(), 2),
+            "unlabelled": rounded(bracket_f1(*map(without_labels, (parts["test"], made)))._asdict(), 2),
             "lengths": groups(parts["test"], made)}
 
 
@@ -228,7 +219,7 @@ def score(model, beam, parts, words, tokens):
     for way, output in (("strict", free), ("repaired", free), ("constrained", bound)):
         made[way] = trees_from(output, sentences, way)
         unlabelled = bracket_f1(*map(without_labels, (test, made[way]))).f1
-        scores[way] = {**rounded(bracket_f1(test, made[way])._asdict()), "unlabelled_f1": round(unlabelled, 2),
+        scores[way] = {**rounded(bracket_f1(test, made[way])._asdict(), 2), "unlabelled_f1": round(unlabelled, 2),
                        "no_tree": sum(tree is None for tree in made[way]), "lengths": groups(test, made[way])}
     exact = sum(a == b == c for a, b, c in (_matched(g, p) for g, p in zip(test, made["constrained"], strict=True)))
     scores["constrained"]["exact"] = round(100 * exact / len(test), 2)

@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import torch
-from script import run
+from script import rounded, run
 from tqdm import tqdm
 from treebanks import parts_of
 
@@ -172,7 +172,7 @@ def parsed(grammar, trees, label):
 def score(gold, made, common):
     """F1, with right-branching trees where there was none."""
     whole = [tree or right_branching(_words_of(right), *common) for tree, right in zip(made, gold, strict=True)]
-    return {name: round(value, 2) for name, value in bracket_f1(gold, whole)._asdict().items()}
+    return rounded(bracket_f1(gold, whole)._asdict(), 2)
 
 
 def go(options):

@@ -33,7 +33,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_model, save_model
-from script import run
+from script import run, weights
 
 from annotated.after import (
     CHANGES,
@@ -179,7 +179,7 @@ def one_change(config, text, held_out, change, warmup, options, seed):
         _, caches = model.step(held_out[:1, :8], model.start(1))
     return {
         "validation": round(measured, 4) if math.isfinite(measured) else None,
-        "training": round(sum(losses[-50:]) / 50, 4), "parameters": sum(p.numel() for p in model.parameters()),
+        "training": round(sum(losses[-50:]) / 50, 4), "parameters": weights(model),
         "cache_bytes_a_token": sum(cache.K.nbytes + cache.V.nbytes for cache in caches) // 8,
         "seconds": round(time.perf_counter() - began, 1)}
 

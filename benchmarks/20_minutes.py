@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from script import run
+from script import encode_pairs, run
 
 from annotated.corpora import load_corpus
 from annotated.cpu import CPURun
@@ -90,9 +90,7 @@ def prepared(folder):
         folder.mkdir(parents=True, exist_ok=True)
         Subwords.train((text for pair in corpus.train for text in pair), QUICK.vocab).save(path)
     vocabulary = Subwords.load(path)
-    parts = corpus.train, corpus.validation
-    encoded = [[(vocabulary.encode(a), vocabulary.encode(b)) for a, b in part] for part in parts]
-    return corpus, vocabulary, *encoded
+    return corpus, vocabulary, *(encode_pairs(part, vocabulary) for part in (corpus.train, corpus.validation))
 
 
 def begun(rung, seed):

@@ -81,12 +81,12 @@ def searched(model, cut, beam, batch=50):
     return found
 
 
-def of_engine(script, lines, jobs):
+def of_engine(exported, lines, jobs):
     """name of a search -> [text, ids, score] of each line, and the processor's milliseconds, by so many processes."""
-    given = {"name": script.stem, "searches": SEARCHES, "twelve": TWELVE}
+    given = {"name": exported.stem, "searches": SEARCHES, "twelve": TWELVE}
     with ThreadPoolExecutor(jobs) as pool:
         parts = [given | {"lines": lines[first::jobs]} for first in range(jobs)]
-        done = list(pool.map(lambda part: node(SEARCH, [ENGINE, script], part), parts))
+        done = list(pool.map(lambda part: node(SEARCH, [ENGINE, exported], part), parts))
     out = {}
     for name in SEARCHES:
         found = [None] * len(lines)
@@ -145,17 +145,16 @@ def main():
     what = {"data": about_corpus(corpus, sentences=size), "model": about_model(options.model), "node": version}
     with Record.begin(options.out, anew=True, packages=("sacrebleu", "sentencepiece"), seed=0, **what) as record, \
             tempfile.TemporaryDirectory() as folder:
-        script = Path(folder, f"{options.model.name}.js")
-        to_page(options.model, script)
-        content = script.read_bytes()
-        weights = sum(p.numel() for p in translator.model.parameters())
-        scores = {"weights": weights, "bytes": {
+        exported = Path(folder, f"{options.model.name}.js")
+        to_page(options.model, exported)
+        content = exported.read_bytes()
+        scores = {"weights": script.weights(translator.model), "bytes": {
             "model.safetensors": (options.model / "model.safetensors").stat().st_size,
             "script": len(content), "script, gzip": len(gzip.compress(content, 9, mtime=0)),
             "engine": ENGINE.stat().st_size}}
         scores["products a step"] = products(translator.model.config)
         record.write_scores(scores)
-        engine = of_engine(script, lines, options.jobs)
+        engine = of_engine(exported, lines, options.jobs)
         for name, beam in SEARCHES.items():
             made = {kind: searched(model, cut, beam) for kind, model in models.items()}
             texts = {kind: [decode(ids) for ids, _ in found] for kind, found in made.items()}
@@ -172,8 +171,8 @@ def main():
                 "processor ms for twelve words": round(engine[name]["twelve"])}
             print(name, json.dumps(scores[name]), flush=True)
             record.write_scores(scores)
-        some = {"name": script.stem, "lines": lines[:: max(1, size // 25)]}
-        traces = node(TRACE, [ENGINE, script], some)
+        some = {"name": exported.stem, "lines": lines[:: max(1, size // 25)]}
+        traces = node(TRACE, [ENGINE, exported], some)
         scores["compared"] = furthest(models["int8"], traces)
         print(json.dumps(scores["compared"]))
         record.write_scores(scores)

@@ -5,15 +5,16 @@ Not a benchmark itself.
 
 import convolutional
 import torch
+from script import weights
 
 from annotated.gpu import products
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 
 
-def weights(vocab, d_model):
+def recurrent_weights(vocab, d_model):
     """How many a recurrent network has."""
     with torch.device("meta"):
-        return sum(p.numel() for p in RecurrentSeq2Seq(RecurrentConfig(vocab, d_model)).parameters())
+        return weights(RecurrentSeq2Seq(RecurrentConfig(vocab, d_model)))
 
 
 def multiply_adds(config, S, T):

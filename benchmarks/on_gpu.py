@@ -354,18 +354,26 @@ def timed(epoch, facts, seconds, cuda):
     return row
 
 
-def begin(options, out=None, packages=(), **what):
-    """The record of a program with these options; one that was stopped goes on if they are the same."""
-    shape = {name: getattr(options, name) for name in ("device", "tokens", "batches", "backend")}
-    folder = out or options.out
-    if (folder / "run.json").exists():  # what is compared comes from one machine
+def begin(options, compared=("device", "tokens", "batches", "backend"), older=None, packages=(), **what):
+    """The record of a program with these options; one that was stopped goes on if those compared are the same.
+
+    older: name -> what an option was in the records that do not name it yet.
+    """
+    folder, older = options.out, older or {}
+    shape = {name: getattr(options, name) for name in compared}
+    if (folder / "run.json").exists():
         run = read_run(folder)
+        for name, usual in older.items():
+            was, now = run["options"].get(name, usual), shape[name]
+            if was != now:
+                raise ValueError(f"{folder} was begun with {name}={was}, now {name}={now}: choose another --out")
+        # What is compared comes from one machine.
         gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
         before, now = (run["machine"]["gpu"], run["versions"]["torch"]), (gpu, torch.__version__)
         if before != now:
-            raise SystemExit(f"{folder} was begun with GPU {before[0]} and torch {before[1]}, here are "
+            raise ValueError(f"{folder} was begun with GPU {before[0]} and torch {before[1]}, here are "
                              f"{now[0]} and {now[1]}: choose another --out")
-    return Record.begin(out or options.out, packages=packages, seed=0, options=shape, **what)
+    return Record.begin(folder, tuple(older), packages, seed=0, options=shape, **what)
 
 
 def machine_ceilings(device, seconds):
@@ -380,10 +388,12 @@ def add_options(parser, out):
     default = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", default=default)
     parser.add_argument("--sizes", nargs="+", choices=CONFIGS, default=["base", "big"])
-    parser.add_argument("--tokens", type=int, default=25_000, help="of each side in an update, at most")
-    parser.add_argument("--batches", type=int, default=24, help="different batches")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of timing, about")
     parser.add_argument("--backend", default="inductor", help="of torch.compile; eager for a trial")
     parser.add_argument("--gate", help="a file: who names the same one prepares beside others and is timed alone")
     parser.add_argument("--out", type=Path, default=Path(out))
 
+
+def add_training_options(parser):
+    """The options of those that train."""
+    parser.add_argument("--tokens", type=int, default=25_000, help="of each side in an update, at most")
+    parser.add_argument("--batches", type=int, default=24, help="different batches")

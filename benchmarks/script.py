@@ -1,13 +1,16 @@
-"""What the programs here share: whose package they run, how they end, and how several share the work.
+"""What the programs here share: whose package they run, how they end, how several share the work, and a few helpers.
 
 Not a benchmark itself.
 """
 
-import os
 import sys
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import torch
+
 import annotated
+from annotated.files import file_lock
 
 
 def check_package():
@@ -17,30 +20,68 @@ def check_package():
         raise ValueError(f"the package that runs is {runs}, not the one beside the program: set PYTHONPATH={here}")
 
 
+def cannot_be_done(error):
+    """Whether an error says what cannot be done here; any other is a mistake of ours, and needs its traceback."""
+    if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
+        signs = "allocate memory", "not enough memory"  # torch on Unix, on Windows
+        return any(sign in str(error) for sign in signs)
+    limits = FloatingPointError, MemoryError, torch.OutOfMemoryError
+    return isinstance(error, (ValueError, OSError, ImportError, *limits))
+
+
 def run(go, *options):
     """Call go(*options); the exit status: 0; 2: cannot be done, said in a line; 130: stopped."""
     name = Path(sys.argv[0]).stem
     try:
         check_package()
         go(*options)
-    except (ValueError, OSError, FloatingPointError) as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         print(f"{name}: stopped; the same command goes on from there, or begins anew", file=sys.stderr)
         return 130
+    except Exception as error:
+        if not cannot_be_done(error):
+            raise
+        print(f"{name}: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
+        return 2
     return 0
 
 
-def taken(path):
-    """Whether another process that is alive has the work of this lock; if none has, it is ours from now on."""
-    try:
-        with path.open("x") as file:
-            file.write(str(os.getpid()))
-        return False
-    except FileExistsError:
-        owner = path.read_text()
-        if owner.isdigit() and Path(f"/proc/{owner}").exists():
-            return True
-        path.unlink(missing_ok=True)  # of a process that was killed
-        return taken(path)
+@contextmanager
+def alone(path):
+    """Whether the work of this lock is ours: no other process gets True until `with` ends, or this process does.
+
+    The system keeps the lock, not the file, so that nothing is left of a process that was killed. Who gets True must
+    still look whether the work is done: another may have ended it just before.
+    """
+    ours = True
+    with ExitStack() as held:
+        try:
+            held.enter_context(file_lock(path, wait=False))
+        except ValueError:  # another process has it
+            ours = False
+        try:
+            yield ours
+        finally:
+            if ours:
+                with suppress(OSError):  # Windows removes no open file
+                    path.unlink()
+
+
+def encode_pairs(pairs, vocabulary):
+    """Sentence pairs as identifiers."""
+    return [(vocabulary.encode(source), vocabulary.encode(target)) for source, target in pairs]
+
+
+def weights(model):
+    """How many a model has."""
+    return sum(p.numel() for p in model.parameters())
+
+
+def rounded(numbers, digits):
+    """Named numbers with so many decimals."""
+    return {name: round(value, digits) for name, value in numbers.items()}
+
+
+def slug(*words):
+    """What a run is called, as the name of a file."""
+    return "-".join(map(str, words)).replace(" ", "-").replace("=", "-")

@@ -306,6 +306,7 @@ BAD = {
         lambda: restricted_attention(X, X, X, _band_mask(9, 3))),
     "no length": (ValueError, "n must be at least 1, not 0", lambda: multiplications(0, 4)),
     "no places": (ValueError, "k must be at least 1, not 0", lambda: multiplications(4, 4, k=0)),
+    "no middle": (ValueError, "r must be odd, so that there is a middle, not 4", lambda: multiplications(4, 4, r=4)),
     "one size": (ValueError, "sizes", lambda: _exponent([3, 3], [1, 2])),
     "another number of values": (ValueError, "2 sizes and 1 values", lambda: _exponent([3, 4], [1])),
     "a value of 0": (ValueError, "above 0, not 0", lambda: _exponent([3, 4], [1, 0])),

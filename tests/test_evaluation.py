@@ -364,3 +364,15 @@ def test_the_record_says_what_its_outputs_say(protocols):
         assert round(chrf(outputs, references)[0], 2) == system["chrf"]
         for _, (score, _, counts) in found.items():
             assert bleu_of_counts(counts.sum(0)) == pytest.approx(score)
+
+
+def test_a_comparison_can_have_its_own_protocol():
+    a, b, references = ["A B c d e"] * 3, ["a b c d f"] * 3, ["a b c d e"] * 3
+    assert paired_bootstrap(a, b, references, 100)[0] < 0 < paired_bootstrap(a, b, references, 100, lowercase=True)[0]
+    with pytest.raises(ValueError, match="tokenize must be one of"):
+        paired_bootstrap(a, b, references, tokenize="no such")
+
+
+def test_one_string_is_no_list_of_texts():
+    with pytest.raises(TypeError, match="texts must be a list of strings"):
+        bits_per_byte(1.0, 3, "abc")

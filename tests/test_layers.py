@@ -7,6 +7,7 @@ from shapes import checked, unseen
 from torch import nn
 
 from annotated import layers
+from annotated.after import RMSNorm
 from annotated.layers import AddNorm, FeedForward, LayerNorm, PreNorm
 from annotated.multihead import MultiHeadAttention
 
@@ -238,3 +239,17 @@ def test_shape_comments_hold():
         AddNorm(7)(torch.randn(B, T, 7), torch.tanh)
         PreNorm(7)(torch.randn(B, T, 7), torch.tanh)
     assert not unseen(seen, layers)
+
+
+@pytest.mark.parametrize("returned, said", [(None, "NoneType"), (lambda x: (x, x), "tuple"), (lambda x: x[..., :3], r"\(2, 5, 3\)")])
+def test_what_a_sub_layer_returns_is_named(returned, said):
+    with pytest.raises(ValueError, match=f"must keep the shape .*{said}"):
+        AddNorm(7)(torch.randn(2, 5, 7), returned or (lambda x: None))
+
+
+def test_squares_do_not_overflow_in_half_precision():
+    x = 300 * torch.randn(3, 64)
+    expected = F.layer_norm(x.half().float(), (64,), eps=1e-6)
+    torch.testing.assert_close(LayerNorm(64).half()(x.half()).float(), expected, atol=5e-3, rtol=5e-3)
+    expected = F.rms_norm(x.half().float(), (64,), eps=1e-6)
+    torch.testing.assert_close(RMSNorm(64).half()(x.half()).float(), expected, atol=5e-3, rtol=5e-3)

@@ -275,3 +275,12 @@ def test_shape_comments():
     with checked(multihead) as seen:
         make(17, H, D_K, D_V)(*inputs(17), some_mask("both")[0])
     assert not unseen(seen, multihead)
+
+
+def test_a_mask_of_three_axes_is_refused_even_where_it_would_fit():
+    "With as many sentences as heads, a mask for each sentence would be read as one for each head."
+    layer, x = MultiHeadAttention(12, 3), torch.randn(3, 5, 12)
+    allowed = torch.ones(3, 5, 5, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"mask must be \(T, S\) or have four axes"):
+        layer(x, x, allowed)
+    torch.testing.assert_close(layer(x, x, allowed[:, None]), layer(x, x))

@@ -458,6 +458,28 @@ def test_a_figure_enlarges_and_escape_closes_it(browser, site):
     page.close()
 
 
+def test_of_all_questions_stay_those_that_hold_the_words(browser, site):
+    "In any order, in the question or its answer, a formula without its signs; a section without any is gone."
+    page = browser.new_page()
+    page.goto(f"{site}/book/questions.html")
+    shown = page.locator(".bd-article section li:visible")
+    every, line, told = shown.count(), page.get_by_role("searchbox", name="Only questions that hold"), page.locator(".sieve output")
+    assert told.inner_text() == ""
+    for words in ("DIVIDED d_k", "beam wider", "d_model"):
+        line.fill(words)
+        texts = ["".join(c for c in text.lower() if c.isalnum() or c.isspace()) for text in shown.all_text_contents()]
+        assert 0 < len(texts) < every / 4 and told.inner_text() == f"{len(texts)} of {every}"
+        assert all(word.lower().replace("_", "") in text for text in texts for word in words.split())
+        assert page.locator(".bd-article section section:visible").count() == page.locator(".bd-article section section:visible:has(li:visible)").count() < 8
+    line.press("Enter")  # is no request
+    assert shown.count() == len(texts)
+    line.fill("xyzzy")
+    assert shown.count() == 0 and told.inner_text().startswith("None")
+    line.fill("")
+    assert shown.count() == every and page.locator(".bd-article section section:visible").count() == 8
+    page.close()
+
+
 def test_a_page_asks_for_one_stylesheet_and_one_script_of_the_theme():
     "A request takes half a second on a slow phone; only explorers and the search have scripts of their own."
     built()

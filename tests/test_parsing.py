@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from annotated import parsing
-from annotated.data import pad_batch
+from annotated.data import Words, pad_batch
 from annotated.decoding import beam_search, greedy, hypotheses
 from annotated.figures import attention_maps
 from annotated.files import sha256_of
@@ -96,7 +96,7 @@ def test_several_trees_and_unlabelled_brackets():
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("(S (NN a)", "never closed: 1"),
+    ("\n(S (NN a)", "line 2: a bracket is opened and never closed"),
     ("\n(S (NN a)))", "line 2: '\\)' stands outside"),
     ("word", "stands outside"),
     ("(S ())", "holds nothing"),
@@ -462,3 +462,34 @@ def test_real_trees_there_and_back():
         assert "-NONE-" not in tags
         assert delinearize(_by_word(linearize(tree)), words, tags) == tree
     assert bracket_f1(dev, dev) == (100, 100, 100)
+
+
+def test_words_that_are_brackets_and_tags_that_are_too_few_are_named():
+    with pytest.raises(ValueError, match=r"words hold neither spaces nor brackets .* got '\('"):
+        delinearize(["(S*", "*)"], ["(", "a"])
+    with pytest.raises(ValueError, match="got 'New York'"):
+        delinearize(["(S*", "*)"], ["New York", "b"])
+    with pytest.raises(ValueError, match="1 tags for 2 words"):
+        delinearize(["(S*", "*)"], ["a", "b"], ["NN"])
+
+
+@pytest.mark.parametrize("tree, found", [("", 0), ("(S (NN a)) (S (NN b))", 2)])
+def test_a_sequence_is_made_of_one_tree(tree, found):
+    with pytest.raises(ValueError, match=f"tree must hold one tree, got {found}"):
+        linearize(tree)
+
+
+def test_a_label_with_a_space_is_repaired_away():
+    assert delinearize(repair(["(S X*)"], 1), ["x"]) == "(S (XX x))"
+
+
+def test_a_vocabulary_that_cannot_close_every_bracket_is_refused():
+    model = Transformer(replace(TINY, vocab=7))
+    with pytest.raises(ValueError, match=r"tokens lack a word that closes 0, such as '\*'"):
+        WellFormed(model, Words(["(S(NP*", "*)", "*)))"]))
+
+
+def test_the_constraint_moves_with_its_model():
+    tokens = Words(["(S*", "*", "*)"])
+    moved = WellFormed(Transformer(replace(TINY, vocab=len(tokens))), tokens).to("meta")
+    assert moved.rise.is_meta and moved.word.is_meta and not {"rise", "word"} & moved.state_dict().keys()

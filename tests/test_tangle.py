@@ -133,6 +133,7 @@ REFUSED = {
     "magic": (cell("%matplotlib inline\nX = 1"), 12, "no magics in exported cells"),
     "shell": (cell("X = 1\n!ls"), 13, "no magics in exported cells"),
     "not Python": (cell("X = (1"), 12, "not Python"),
+    "empty": (cell("# nothing yet"), 12, "an exported cell is empty"),
     "print": (cell('def f(x):\n    "Doc."\n    print(x)'), 14, "prints nothing"),
     "seed": (cell('def f(torch):\n    "Doc."\n    torch.manual_seed(0)'), 14, "sets no seed"),
     "global": (cell('def f():\n    "Doc."\n    global X\n    X = 1'), 14, "no global"),
@@ -289,3 +290,21 @@ def test_a_module_that_no_chapter_made_is_refused_and_kept(book, capsys):
     assert tangle.main([], book.root) == 1
     assert "annotated/stray.py: no chapter makes it" in capsys.readouterr().err
     assert Path(book.root / "annotated/stray.py").exists()
+
+
+@pytest.mark.parametrize("typo", [("kernelspec:", "kernelspec: ["), ("after: 02-attention", "after: 2")])
+def test_no_module_is_deleted_while_a_text_is_refused_or_was_not_read(book, capsys, typo):
+    "An appendix with a fault in its front matter keeps its module, and so does one that nobody asked for."
+    book("02-attention.md", GOOD)
+    text = appendix("module: bugs", "after: 02-attention") + cell("X = 1")
+    path, module = book("E-bugs.md", text), book.root / "annotated/bugs.py"
+    assert tangle.main([], book.root) == 0 and module.exists()
+    capsys.readouterr()
+    path.write_text(text.replace(*typo))
+    for arguments in (["--check"], []):
+        assert tangle.main(arguments, book.root) == 1 and module.exists()
+        told = capsys.readouterr()
+        assert "book/E-bugs.md:1: " in told.err and "bugs.py" not in told.out
+    assert tangle.main(["02"], book.root) == 0 and module.exists()
+    path.unlink()
+    assert tangle.main([], book.root) == 0 and not module.exists()

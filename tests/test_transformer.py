@@ -396,6 +396,11 @@ def test_first_weights():
 # ---- bad input
 
 
+def test_a_source_must_be_able_to_end():
+    with pytest.raises(ValueError, match=r"^eos must lie in 0\.\.1 \(source_vocab\), got 2"):
+        replace(SMALL, source_vocab=2)
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -1,7 +1,9 @@
 """Chapter 17: the rows of Table 3 by name, other scores in every head, and the interval of one more training."""
 
 import json
+import os
 import statistics
+from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -131,6 +133,12 @@ def test_a_variation_cannot_be_changed_by_accident():
     assert Variation().changes is not Variation().changes
 
 
+def test_other_scores_and_attention_dropout_are_not_combined_in_silence():
+    row = replace(next(iter(_SCORES.values())), changes={"P_drop_attention": 0.5})
+    with pytest.raises(ValueError, match="P_drop_attention must be 0"):
+        row.model(replace(shrink(row.config), vocab=17))
+
+
 def test_shrink_divides_sizes_and_nothing_else():
     small = shrink(replace(BASE, d_k=16, vocab=31), width=4, depth=3)
     assert small == replace(BASE, N=2, d_model=128, d_ff=512, d_k=4, vocab=31)
@@ -139,6 +147,8 @@ def test_shrink_divides_sizes_and_nothing_else():
     assert shrink(replace(BASE, N_decoder=4)).N_decoder == 2
     with pytest.raises(ValueError, match="d_model=512 cannot be divided by 7"):
         shrink(BASE, width=7)
+    with pytest.raises(ValueError, match="width must be at least 1, not 0"):
+        shrink(BASE, width=0)
     with pytest.raises(ValueError, match="N=6 cannot be divided by 4"):
         shrink(BASE, depth=4)
 
@@ -286,12 +296,53 @@ def test_means_of_the_last_checkpoints_are_measured_as_the_last_one_is(script, t
     assert (made["recipe"]["keep"], made["recipe"]["save_every"]) == (3, 4)
 
 
-def test_a_run_that_another_process_has_is_left_to_it(script, tmp_path):
-    lock = tmp_path / "base-0.pid"
-    assert not script.taken(lock)
-    assert script.taken(lock), "this process is alive"
-    lock.write_text("999999999")
-    assert not script.taken(lock), "that process is gone"
+def runs_made(script, tmp_path, monkeypatch):
+    "Ask for a run of base; the names of those that were made."
+    made, out = [], tmp_path / "out"
+    (out / "runs").mkdir(parents=True)
+
+    def one_run(row, seed, *_):
+        made.append(script.slug(row, seed))
+        return {"perplexity": 1.0, "bleu": 1.0}
+
+    monkeypatch.setattr(script, "one_run", one_run)
+    script.unless_made("base", 0, None, None, options(script, cache=tmp_path / "cache", out=out))
+    return made
+
+
+def test_a_run_that_another_process_has_is_left_to_it(script, tmp_path, monkeypatch):
+    with script.alone(tmp_path / "cache/base-0.lock") as ours:
+        assert ours and not runs_made(script, tmp_path, monkeypatch)
+
+
+def test_a_file_that_a_killed_process_has_left_stops_no_run(script, tmp_path, monkeypatch):
+    (tmp_path / "cache").mkdir()
+    for end in ("pid", "lock"):  # what a process had that was called as this one is
+        (tmp_path / f"cache/base-0.{end}").write_text(str(os.getpid()))
+    assert runs_made(script, tmp_path, monkeypatch) == ["base-0"]
+
+
+def test_a_run_that_ends_elsewhere_while_this_process_takes_its_lock_is_not_made_again(script, tmp_path, monkeypatch):
+    @contextmanager
+    def late(path):
+        (tmp_path / "out/runs/base-0.json").write_text("{}")
+        yield True
+
+    monkeypatch.setattr(script, "alone", late)
+    assert not runs_made(script, tmp_path, monkeypatch)
+
+
+def test_a_row_inside_is_left_to_the_process_that_has_it(inside, tmp_path, monkeypatch):
+    made, given = [], options(inside, out=tmp_path, seeds=[0])
+    monkeypatch.setattr(inside, "best_rate", lambda *_: 1.0)
+    monkeypatch.setattr(inside, "one_run", lambda name, *_: made.append(name))
+    (tmp_path / "trials").mkdir()
+    for end in ("pid", "lock"):
+        (tmp_path / f"trials/base.{end}").write_text(str(os.getpid()))
+    inside.unless_taken("base", None, Recipe(), given)
+    with inside.alone(tmp_path / "trials/base.lock") as ours:
+        inside.unless_taken("base", None, Recipe(), given)
+    assert ours and made == ["base"] and not list(tmp_path.glob("trials/*.lock"))
 
 
 def test_with_a_norm_for_all_the_usual_rows_are_table_3s(script):

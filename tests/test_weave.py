@@ -152,6 +152,9 @@ import json
 json.loads(Path("../results/run/scores.json").read_text())
 Path(f"../results/other/{y}.json")
 Path("../results", "fourth", "scores.json")
+Path(f"../results/seeds-{y}/scores.json")
+Path(f"../results/{y}/run.json")
+Path(f"../results/notes-{y}{y}")
 Path("../book").glob("F-*.md")
 Path("../book/G-named.md").read_text()"""
 
@@ -166,6 +169,10 @@ CHANGES = {
     "a record": ("results/run/scores.json", "[2]", True),
     "a record in a folder": ("results/other/new.json", "[2]", True),
     "a record that is named apart": ("results/fourth/scores.json", "[2]", True),
+    "a record of many by an f-string": ("results/seeds-2/scores.json", "[2]", True),
+    "another file of such a record": ("results/seeds-2/run.json", "[2]", False),
+    "a folder by an f-string": ("results/notes-1/deep/new.json", "[2]", True),
+    "a record of which an f-string has no part": ("results/third/run.json", "[2]", False),
     "a page about a folder": ("results/other/README.md", "Three records.", False),
     "a docstring": ("annotated/b.py", '"""Doc."""\nfrom annotated.a import x\n\ny = x  # why\n', False),
     "another module": ("annotated/c.py", "z = 2\n", False),
@@ -181,8 +188,8 @@ CHANGES = {
 @pytest.mark.parametrize("case", CHANGES)
 def test_runs_again_when_what_it_reads_changed(book, monkeypatch, case):
     ran = runs(book, monkeypatch)
-    for folder in ("run", "other", "third", "fourth"):
-        (book.root / "results" / folder).mkdir()
+    for folder in ("run", "other", "third", "fourth", "seeds-1", "seeds-2", "notes-1/deep"):
+        (book.root / "results" / folder).mkdir(parents=True)
     (book.root / "results/run/scores.json").write_text("[1]")
     (book.root / "annotated/a.py").write_text("x = 1\ns = 'a.js'\n")
     (book.root / "annotated/a.js").write_text("")
@@ -253,12 +260,53 @@ def test_an_appendix_is_woven_too(book, capsys):
     assert "42" in (book.root / "notebooks" / f"{path.stem}.ipynb").read_text()
 
 
+def left_over(book):
+    """The notebook of a chapter that is gone."""
+    path = book("02-attention.md", CHAPTER)
+    weave.weave(path, book.root)
+    path.unlink()
+    return book.root / "notebooks/02-attention.ipynb"
+
+
 def test_a_notebook_whose_chapter_is_gone_goes_too(book, monkeypatch):
     runs(book, monkeypatch)
-    stray = book.root / "notebooks/09-stray.ipynb"
-    stray.write_text("{}")
-    assert weave.main(["--check"], book.root) == 1 and stray.exists()
-    assert weave.main([], book.root) == 0 and not stray.exists()
+    notebook = left_over(book)
+    assert weave.main(["--check"], book.root) == 1 and notebook.exists()
+    assert weave.main([], book.root) == 0 and not notebook.exists()
+
+
+@pytest.mark.parametrize("stray", ["02-attention-Copy1", "mine", "damaged", "02-attention"])
+def test_a_notebook_that_is_somebodys_work_is_refused_and_kept(book, monkeypatch, capsys, stray):
+    "A copy, a new one, one that is none, and one whose chapter is gone but that was edited; then nothing else is deleted."
+    runs(book, monkeypatch)
+    notebook, kept = left_over(book), book.root / f"notebooks/{stray}.ipynb"
+    if stray == "02-attention":
+        edit(book, replaced("Another.", "A third."))
+    else:
+        empty = json.dumps(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("My own.")]))
+        kept.write_text({"mine": empty, "damaged": "{"}.get(stray, notebook.read_text()))
+    for arguments in (["--check"], []):
+        assert weave.main(arguments, book.root) == 1
+        assert f"notebooks/{stray}.ipynb: no chapter makes it\n" in capsys.readouterr().err
+        assert kept.exists() and notebook.exists()
+
+
+def test_nothing_is_deleted_where_a_chapter_failed(book):
+    notebook = left_over(book)
+    broken = book("03-masks.md", cell("1 / 0"))
+    assert weave.main([], book.root) == 1 and notebook.exists()
+    broken.unlink()
+    assert weave.main([], book.root) == 0 and not notebook.exists()
+
+
+def test_an_appendix_whose_front_matter_is_broken_keeps_its_notebook(book, monkeypatch, capsys):
+    runs(book, monkeypatch)
+    text = "---\nkernelspec:\n  name: python3\n  display_name: P\n---\n\n# Bugs\n\n```{code-cell}\nprint(6 * 7)\n```\n"
+    path = book("E-bugs.md", text)
+    assert weave.main([], book.root) == 0
+    path.write_text(text.replace("kernelspec:", "kernelspec: ["))
+    assert weave.main([], book.root) == 1 and (book.root / "notebooks/E-bugs.ipynb").exists()
+    assert "book/E-bugs.md:1: cannot be read" in capsys.readouterr().err
 
 
 # ---- back from Jupyter
@@ -374,7 +422,10 @@ def test_a_signal_ends_it_with_its_kernels(book, number):
     while not (mark.exists() and mark.read_text()) and time.monotonic() < until:
         time.sleep(0.1)
     kernel = int(mark.read_text())
-    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)  # as a terminal does
+    if number == signal.SIGINT:  # which a terminal sends to the whole group
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
     assert process.wait(30) != 0
     while os.path.exists(f"/proc/{kernel}") and time.monotonic() < until:
         time.sleep(0.1)

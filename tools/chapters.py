@@ -185,18 +185,27 @@ def second_notebooks(root: Path = ROOT) -> list[Path]:
 
 
 def woven(root: Path = ROOT) -> list[Path]:
-    """Everything that is woven: the hour, the chapters with their questions, the appendices that name a kernel."""
+    """Everything that is woven: the hour, the chapters with their questions, the appendices that name a kernel.
+
+    An appendix whose front matter cannot be read is among them, so that `read` refuses it and nothing it made is lost.
+    """
     hour, appendices = (root / "book").glob(HOUR), sorted((root / "book").glob(APPENDICES))
-    return [*hour, *numbered(root), *(path for path in appendices if front_matter(path).get("kernelspec"))]
+    return [*hour, *numbered(root), *(path for path in appendices if names_kernel(path))]
 
 
-def front_matter(path: Path) -> dict:
-    """A text's front matter alone, which is cheap; empty where it cannot be read: reading the whole reports that."""
+def names_kernel(path: Path) -> bool:
+    """Whether an appendix names a kernel, or may do so where its front matter cannot be read."""
+    front = front_matter(path)
+    return front is None or bool(front.get("kernelspec"))
+
+
+def front_matter(path: Path) -> dict | None:
+    """A text's front matter alone, which is cheap; None where it cannot be read: reading the whole reports that."""
     match = re.match(r"---\n(.*?)^---\n", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     try:
         front = yaml.safe_load(match[1]) if match else {}
     except yaml.YAMLError:
-        return {}
+        return None
     return front if isinstance(front, dict) else {}
 
 
@@ -235,14 +244,14 @@ def position(path: Path, front: dict) -> str:
 
 
 def module_order(root: Path = ROOT) -> dict[str, str]:
-    """Module name -> its position, in that order; appendices that are refused are left out."""
+    """Module name -> its position, in that order; texts that are refused are left out."""
     found = []
     for path in woven(root):
-        front = {} if is_questions(path) else front_matter(path)
+        front = None if is_questions(path) else front_matter(path)
         try:
-            if front.get("module"):
+            if front and front.get("module"):
                 found.append((position(path, front), front["module"]))
-        except Refused:  # tangling the appendix says why
+        except Refused:  # tangling the text says why
             continue
     order = {}
     for place, name in sorted(found):

@@ -292,7 +292,7 @@ def flatten(node) -> list[str]:
 
 def letters(text: str) -> str:
     """A text without markup, spaces and punctuation, for comparing $d_k$ with d_k."""
-    return re.sub(r"[^a-z0-9]", "", re.sub(r"\\(?:mathrm|text|mathit|operatorname|quad)\b", "", text).lower())
+    return re.sub(r"[^a-z0-9]", "", re.sub(r"\\(?:mathrm|mathbf|text|mathit|operatorname|quad)\b", "", text).lower())
 
 
 def margins(chapter: Chapter, root: Path) -> Iterator[Problem]:

@@ -46,16 +46,23 @@ def tangle(chapter: Chapter, order: dict[str, str]) -> tuple[str | None, list[st
     if not re.fullmatch(r"[a-z][a-z0-9_]*", str(chapter.module)):
         where = chapter.at(cells[0])
         return None, [f"{where}: exported cells need a `module:` in the front matter, not {chapter.module!r}"]
-    problems, imports, bodies, bound = [], [], [], {}  # imports and bodies: (cell, node)
+    problems = []
 
     def refuse(cell, node, message):
         problems.append(f"{chapter.at(cell, getattr(node, 'lineno', node))}: {message}")
 
-    def bind(cell, node, name):
-        if name in bound:
-            refuse(cell, node, f"{name} is bound twice, first on line {bound[name]}")
-        bound.setdefault(name, cell.line + node.lineno - 1)
+    imports, bodies = sorted_cells(cells, chapter.module, refuse)
+    check_imports(here, imports + inner_imports(bodies), order, refuse)
+    check_names(imports, bodies, refuse)
+    check_rebinding(chapter, {name_of(n) for _, n in bodies}, refuse)
+    if problems:
+        return None, problems
+    return module_text(chapter, imports, bodies), []
 
+
+def sorted_cells(cells: list[Cell], module: str, refuse) -> tuple[list, list]:
+    """The imports and the definitions of exported cells, each as (cell, node); what breaks a rule is refused."""
+    imports, bodies = [], []
     for cell in cells:
         if not parsed(cell, refuse):
             continue
@@ -63,37 +70,45 @@ def tangle(chapter: Chapter, order: dict[str, str]) -> tuple[str | None, list[st
             names = ", ".join(map(ast.unparse, node.targets[0].elts))
             refuse(cell, node, f"one thought a line: {names} are bound in lines of their own")
         body = cell.tree.body
-        if body and all(isinstance(n, IMPORT) for n in body):
+        if all(isinstance(n, IMPORT) for n in body):
             imports += [(cell, node) for node in body]
             continue
         node = one_name(cell, refuse)
         if node is not None:
-            bind(cell, node, name_of(node))
             bodies.append((cell, node))
-            check_definition(cell, node, chapter.module, refuse)
-    check_imports(here, imports + inner_imports(bodies), order, refuse)
+            check_definition(cell, node, module, refuse)
+    return imports, bodies
+
+
+def check_names(imports, bodies, refuse) -> None:
+    """No name is bound twice, and none that is imported is bound."""
+    bound = {}  # name -> the line of the chapter
+    for cell, node in bodies:
+        name = name_of(node)
+        if name in bound:
+            refuse(cell, node, f"{name} is bound twice, first on line {bound[name]}")
+        bound.setdefault(name, cell.line + node.lineno - 1)
     for cell, node in imports:
         for alias in node.names:
             name = alias.asname or alias.name.split(".")[0]
             if name in bound:
                 refuse(cell, node, f"{name} is imported here and bound on line {bound[name]}")
-    check_rebinding(chapter, {name_of(n) for _, n in bodies}, refuse)
-    if problems:
-        return None, problems
-    return module_text(chapter, list({id(cell): cell for cell, _ in imports}.values()), bodies), []
 
 
 def parsed(cell: Cell, refuse) -> bool:
-    """Whether the cell is Python; magics are named as such."""
+    """Whether the cell holds Python; magics are named as such."""
     for number, line in enumerate(cell.source.splitlines(), 1):
         if re.match(r"\s*[%!]", line):
             refuse(cell, number, f"no magics in exported cells: {line.strip()}")
             return False
     try:
-        return bool(cell.tree.body) or refuse(cell, 1, "an exported cell is empty") or False
+        body = cell.tree.body
     except SyntaxError as error:
         refuse(cell, error.lineno or 1, f"not Python: {error.msg}")
         return False
+    if not body:
+        refuse(cell, 1, "an exported cell is empty")
+    return bool(body)
 
 
 def name_of(node) -> str:
@@ -275,12 +290,13 @@ def sorted_imports(text: str, name: str) -> str:
     return done.stdout
 
 
-def module_text(chapter: Chapter, imports: list[Cell], bodies) -> str:
+def module_text(chapter: Chapter, imports, bodies) -> str:
     """What the module's file holds: where it comes from, the imports, the public names, the cells."""
     title = chapter.title.replace("\\", "\\\\").replace('"""', "'''")
     parts = [f'"""{title}.\n\nGenerated from {chapter.name} {MADE}\n"""\n']
     if imports:
-        parts.append("\n".join(cell.source.strip("\n") for cell in imports) + "\n")
+        cells = {id(cell): cell for cell, _ in imports}  # each once, in their order
+        parts.append("\n".join(cell.source.strip("\n") for cell in cells.values()) + "\n")
     names = [name_of(n) for _, n in bodies if not name_of(n).startswith("_")]
     line = "__all__ = [" + ", ".join(f'"{n}"' for n in names) + "]"
     if len(line) > WIDTH:
@@ -301,7 +317,6 @@ def main(argv=None, root: Path = ROOT) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 where a module is stale")
     args = parser.parse_args(argv)
     package, order, made, failed = root / "annotated", module_order(root), {}, False
-    empty = set()
     for path in chosen(args.chapters, root):
         try:
             chapter = read(path)
@@ -317,8 +332,7 @@ def main(argv=None, root: Path = ROOT) -> int:
         failed |= bool(problems)
         if text is not None and not problems:
             made[chapter.module] = text
-        elif not problems and chapter.module:
-            empty.add(chapter.module)
+    refused = failed
     for name, text in made.items():
         target = package / f"{name}.py"
         if target.exists() and target.read_text(encoding="utf-8") == text:
@@ -328,22 +342,28 @@ def main(argv=None, root: Path = ROOT) -> int:
             failed = True
         else:
             target.write_text(text, encoding="utf-8")
-    return int(orphans(package, root, args.check, empty) or failed)
+    # A module may be that of a text that was refused, or of one that was not asked for.
+    unknown = refused or bool(args.chapters)
+    return int(clear_orphans(package, set(order) | BY_HAND, args.check, unknown) or failed)
 
 
-def orphans(package: Path, root: Path, check: bool, empty: set[str]) -> bool:
-    """Delete modules whose chapter is gone; refuse one that was never made from a chapter."""
-    wanted, failed = set(module_order(root)) - empty | BY_HAND, False
-    for path in sorted(package.glob("*.py")):
-        if path.stem in wanted:
-            continue
-        if MADE not in path.read_text(encoding="utf-8"):
+def clear_orphans(package: Path, wanted: set[str], check: bool, unknown: bool) -> bool:
+    """Delete the modules whose chapters are gone, unless it is unknown or something fails; whether something fails.
+
+    A module that was never made from a chapter is somebody's work: it is refused and kept.
+    """
+    left = [path for path in sorted(package.glob("*.py")) if path.stem not in wanted]
+    ours = [path for path in left if MADE in path.read_text(encoding="utf-8")]
+    failed = False
+    for path in left:
+        if path not in ours:
             print(f"annotated/{path.name}: no chapter makes it", file=sys.stderr)
             failed = True
-        elif check:
+    for path in [] if unknown else ours:
+        if check:
             print(f"annotated/{path.name} is left over: no chapter makes it any more")
             failed = True
-        else:
+        elif not failed:
             path.unlink()
             print(f"annotated/{path.name} is deleted: no chapter makes it any more")
     return failed

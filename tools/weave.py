@@ -16,6 +16,7 @@ import argparse
 import ast
 import asyncio
 import ctypes
+import glob
 import hashlib
 import io
 import os
@@ -133,17 +134,18 @@ def bare(source: str) -> str:
 
 
 def named_files(sources: list[str], root: Path) -> list[Path]:
-    """The files, and the files of the folders, that string constants of the sources name.
+    """The files, and the files of the folders, that strings of the sources name.
 
     Of the folder of all records only those records whose names are constants, too.
     """
     found, here = set(), root / "notebooks"
     nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
     texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    for text in texts:
-        if not re.fullmatch(r"\.\./[\w./ -]*\w[\w./ -]*", text):
-            continue
-        path = (here / text).resolve()
+    named = [here / text for text in texts if re.fullmatch(r"\.\./[\w./ -]*\w[\w./ -]*", text)]
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            named += matches(node, root)
+    for path in {path.resolve() for path in named}:
         if path.is_file():
             found.add(path)
         elif path.is_dir() and root.resolve() in path.parents:
@@ -152,6 +154,18 @@ def named_files(sources: list[str], root: Path) -> list[Path]:
                 inside = {p for p in inside if p.relative_to(path).parts[0] in texts}
             found |= inside
     return sorted(found)
+
+
+def matches(text: ast.JoinedStr, root: Path) -> list[Path]:
+    """What an f-string may name, `f"../results/run-{seed}/scores.json"`: any text may stand for each of its values.
+
+    A record is named only by an f-string that has a part of the record's own name: any other would name all records.
+    """
+    parts = [glob.escape(part.value) if isinstance(part, ast.Constant) else "*" for part in text.values]
+    pattern = re.sub(r"\*+", "*", "".join(parts))  # two stars would go down into every folder
+    place = pattern.removeprefix("../")  # from the notebooks' folder to the book's
+    name = place.removeprefix("results/").split("/")[0]
+    return list(root.glob(place)) if place != pattern and re.search(r"\w", name) else []
 
 
 def beside(module: Path) -> list[Path]:
@@ -220,7 +234,8 @@ def program(chapter: Chapter) -> str:
 
 def weave_program(path: Path, root: Path = ROOT, check: bool = False) -> str:
     """Bring a text's program up to date; a line to print, empty where it is or where there is none."""
-    if not front_matter(path).get("program"):
+    front = front_matter(path)
+    if front is not None and not front.get("program"):
         return ""
     chapter = read(path)
     target, text = root / "book" / chapter.program, program(chapter)
@@ -434,8 +449,40 @@ def attempt(job) -> tuple[str, str]:
 
 
 def orphans(root: Path) -> list[Path]:
+    """The notebooks that no chapter makes."""
     stems = {p.stem for p in woven(root)}
     return [p for p in sorted((root / "notebooks").glob("*.ipynb")) if p.stem not in stems]
+
+
+def is_ours(path: Path) -> bool:
+    """Whether weaving wrote a notebook, in this place, and nobody edited it since."""
+    try:
+        notebook = nbformat.read(path, as_version=4)
+        made_of = notebook.metadata["annotated"]
+        return made_of["chapter"] == f"book/{path.stem}.md" and "cells" in made_of and not edited(notebook)
+    except Exception:  # damaged, or without what weaving writes
+        return False
+
+
+def clear_orphans(root: Path, check: bool, failed: bool) -> bool:
+    """Delete the notebooks whose chapters are gone, unless something failed; whether something has failed by now.
+
+    A notebook that weaving did not write, or that was edited since, is somebody's work: it is refused and kept.
+    """
+    left = orphans(root)
+    ours = [path for path in left if is_ours(path)]
+    for path in left:
+        if path not in ours:
+            print(f"notebooks/{path.name}: no chapter makes it", file=sys.stderr)
+            failed = True
+    for path in ours:
+        if check:
+            print(f"notebooks/{path.name} is left over: no chapter makes it any more")
+            failed = True
+        elif not failed:
+            path.unlink()
+            print(f"notebooks/{path.name} is deleted: no chapter makes it any more")
+    return failed
 
 
 def main(argv=None, root: Path = ROOT) -> int:
@@ -459,11 +506,7 @@ def main(argv=None, root: Path = ROOT) -> int:
             failed |= what in ("failed", "stale")
             if line:
                 print(line, file=sys.stderr if what == "failed" else sys.stdout, flush=True)
-    for path in orphans(root):
-        print(f"notebooks/{path.name}: no chapter makes it" + ("" if args.check else "; deleted"))
-        failed |= args.check
-        if not args.check:
-            path.unlink()
+    failed = clear_orphans(root, args.check, failed)
     done = ", ".join(f"{n} {what}" for what, n in sorted(total.items()))
     print(f"notebooks: {done or 'none'} ({time.perf_counter() - start:.1f} s)")
     return int(failed)

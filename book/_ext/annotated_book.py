@@ -27,6 +27,11 @@ from sphinx.util.docutils import SphinxDirective
 ROOT = Path(__file__).resolve().parent.parent.parent
 API = "book/api"
 PROMPTS = {"setup": "setup", "solution": "the solution", "export": "the code", "hide-input": "how it is done"}
+SIEVE = """<form class="sieve" role="search">
+<label for="sieve">Only questions that hold these words, here or in their answer</label>
+<input type="search" id="sieve" autocomplete="off" spellcheck="false" placeholder="warm-up rate">
+<output for="sieve" aria-live="polite"></output>
+</form>"""
 log = logging.getLogger(__name__)
 
 
@@ -111,6 +116,15 @@ def prepare(app, doctree) -> None:
         table["classes"].append("booktabs")
     if docname.endswith("D-glossary"):
         glossary(app.env, doctree)
+    if docname == "book/questions":
+        sieve(doctree)
+
+
+def sieve(doctree) -> None:
+    "A line above the list of all questions; book.js leaves those that hold what is written there."
+    page = next(doctree.findall(nodes.section))
+    first = next(i for i, node in enumerate(page) if isinstance(node, nodes.section))
+    page.insert(first, nodes.raw("", SIEVE, format="html"))
 
 
 def glossary(env, doctree) -> None:

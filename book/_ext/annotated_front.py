@@ -162,7 +162,7 @@ def numbers() -> list[tuple[str, str, str]]:
          f" the worst of {len(hour)} runs",
          "notebooks/the-hour"),
         (f"{tatoeba['bleu']:.1f} BLEU",
-         f"on {tatoeba['sentences']:,} new English sentences of Tatoeba into German, after {trained:.0f} minutes of training on {cores(TRANSLATOR)}",
+         f"on {tatoeba['sentences']:,} new English sentences of Tatoeba into German, after {trained:.0f} minutes of training on {cores(TRANSLATOR)}, a single run",
          "notebooks/13-command-line"),
         (f"{statistics.mean(bleu):.1f} BLEU",
          f"on the {seeds[0]['sentences']:,} captions of Multi30k's test set, lower-cased and tokenised, beside {published:.1f} published on the same files for a Transformer"

@@ -19,6 +19,7 @@ document.addEventListener("DOMContentLoaded", () => {
   (window.requestIdleCallback ?? setTimeout)(ask);
   addEventListener("resize", ask);
   enlarging();
+  sifting();
   // The theme's buttons: their names are what one sees on them.
   document.querySelector(".search-button-field")?.removeAttribute("aria-label");
   for (const button of document.querySelectorAll(".theme-switch-button")) {
@@ -121,4 +122,27 @@ function enlarging() {
     picture.addEventListener("click", () => open(picture));
   }
   document.body.append(dialog);
+}
+
+// All questions: of the list stay those that hold all words of the line above it, formulas without their signs.
+function sifting() {
+  const line = document.querySelector("#sieve");
+  if (!line) return;
+  const plain = text => text.normalize("NFKD").toLowerCase().replace(/[^\p{L}\p{N}\s]/gu, "");
+  const questions = [...document.querySelectorAll(".bd-article section li")].map(item => ({ item, text: plain(item.textContent) }));
+  const sections = [...document.querySelectorAll(".bd-article section section")];
+  const told = line.form.querySelector("output");
+  const sift = () => {
+    const words = plain(line.value).split(/\s+/).filter(Boolean);
+    let left = 0;
+    for (const { item, text } of questions) {
+      item.hidden = !words.every(word => text.includes(word));
+      left += !item.hidden;
+    }
+    for (const section of sections) section.hidden = !section.querySelector("li:not([hidden])");
+    told.textContent = !words.length ? "" : left ? `${left} of ${questions.length}` : "None: the search reads the whole book.";
+  };
+  line.form.addEventListener("submit", event => event.preventDefault());
+  line.addEventListener("input", sift);
+  sift();  // a page that one goes back to keeps what was written
 }

@@ -249,9 +249,9 @@ def three_uses(c: Canvas) -> None:
             c.text(135, goal - 10, name, f"small {HUES[name]}")
         rows, columns = allowed.shape
         if not i:
-            c.text(262, y + 8, "may attend", "small soft", anchor="start")
+            c.text(262, y + 8, "its mask", "small soft", anchor="start")
         x, top = 262, box.cy - rows * cell / 2
-        c.wire((box.right, box.cy), (x - 4, box.cy))
+        c.wire((x - 4, box.cy), (box.right, box.cy))
         c.table(x, top, allowed, cell)
         letters = ", ".join("S" if size == S else "T" for size in (rows, columns))
         c.text(x + columns * cell / 2, top + rows * cell + 14, f"`({letters})`", "small")

@@ -210,7 +210,8 @@ def layer_costs(c: Canvas) -> None:
         points = [at(2**i, multiplications(2**i, d, k, r)[name]) for i in range(first, last + 1)]
         c.line("M" + "L".join(f"{x:.2f} {y:.2f}" for x, y in points), kind)
         c.text(right + 8, points[-1][1] + shift, said, "small", anchor="start")
-    for n in (4 * d, k * d / 2, (k + d) / 2, 3 * (r // 2)):  # where the formulas are equal
+    c.text(right, 10, f"d {d}, k {k}, r {r}", "small soft", anchor="end")
+    for n in (4 * d, k * d / 2, (k + d) / 2):  # where the formulas are equal
         x, y = at(n, 2 * n * n * d)
         c.shape("circle", "ring", cx=x, cy=y, r=5)
 
@@ -371,7 +372,8 @@ def rows_in_pairs(c: Canvas) -> None:
         return left + (right - left) * (value - low) / (high - low)
 
     c.line(f"M{at(0):.2f} 8V{below}", "wire dash")
-    c.text(at(0), below + 15, "0", "small")
+    for tick in range(math.ceil(5 * low), math.floor(5 * high) + 1):
+        c.text(at(tick / 5), below + 15, f"{tick / 5:+.1f}" if tick else "0", "small soft" if tick else "small")
     c.text(352, below + 31, "log perplexity − base's; less is better", "small", anchor="end")
     for i, (name, seeds) in enumerate(ours.items()):
         y = 22 + 27 * i

@@ -221,7 +221,7 @@ def pairs(c: Canvas) -> None:
 def shrunk(c: Canvas) -> None:
     """At the left the base model as six wide layers, at the right ours as three narrow ones. In each layer stand eight
     heads; at the right they are as many, and each is much narrower."""
-    for x, config, wide in ((8, BASE, 216), (264, shrink(BASE), 80)):
+    for x, config, wide in ((8, BASE, 216), (264, shrink(BASE, width=4), 80)):
         c.text(x, 14, "base" if config is BASE else "ours", "strong", anchor="start")
         for i in range(config.N):
             y = 200 - 34 * i

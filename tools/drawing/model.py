@@ -189,7 +189,7 @@ def one_matrix(c: Canvas) -> None:
     dog, which comes out below as a vector: the embedding. From above a vector enters, meets every row, and gives
     each word a logit, drawn as bars at the right; the longest is that of dog."""
     torch.manual_seed(13)
-    words, d_model, cell, high = ["pad", "the", "dog", "sees", "cat", "eos"], 4, 20, 24
+    words, d_model, cell, high = ["the", "dog", "sees", "cat", "a", "eos"], 4, 20, 24
     embedding = Embedding(len(words), d_model)
     chosen = words.index("dog")
     with torch.no_grad():

@@ -97,4 +97,4 @@ def beam(c: Canvas) -> None:
             if stays:
                 found.append((log_p, (x, y + 42)))
         kept = [at for _, at in sorted(found, reverse=True)]
-    c.text(180, 396, "solid: the best k of all k × V stay", "small soft")
+    c.text(180, 396, "solid: the best two of all continuations stay", "small soft")
