@@ -133,7 +133,9 @@ def _job_of(options):
     """What must be the same for a stopped translation to go on; for a pipe, input is None."""
     # A folder, or a name on the Hugging Face hub, which stands for itself.
     folder = Path(options.model)
-    files = sorted(path for path in folder.glob("*") if path.is_file())
+    beside = "README.md", "run.json", "scores.json", "log.jsonl", "outputs.txt"
+    files = sorted(path for path in folder.glob("[!.]*")
+                   if path.is_file() and path.name not in beside)
     model = sha256_of(*files) if files else str(folder)
     hashes = {"model": model, "input": sha256_of(options.input or "")}
     search = {name: getattr(options, name) for name in ("beam", "alpha", "n_best")}
@@ -1171,7 +1173,7 @@ def _is_user_error(error):
         signs = "allocate memory", "not enough memory", "overflowed"  # Unix, Windows, sizes
         return any(sign in str(error) for sign in signs)
     limits = FloatingPointError, OverflowError, MemoryError, torch.OutOfMemoryError
-    return isinstance(error, (ValueError, TypeError, OSError, ModuleNotFoundError, *limits))
+    return isinstance(error, (ValueError, OSError, ModuleNotFoundError, *limits))
 
 
 def _said(error):

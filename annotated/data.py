@@ -169,7 +169,7 @@ class Subwords:
         self.processor = sentencepiece.SentencePieceProcessor()
         try:
             self.processor.LoadFromSerializedProto(model)
-        except RuntimeError:
+        except (RuntimeError, UnicodeDecodeError):
             raise ValueError("the SentencePiece model is damaged") from None
         p = self.processor
         found = (p.pad_id(), p.bos_id(), p.eos_id(), p.unk_id())

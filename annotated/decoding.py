@@ -612,8 +612,11 @@ class Translator:
             raise ValueError(f"longest must be 1 or more, got {longest}")
         if getattr(model.config, "positions", None) == "learned":  # one of them for the eos
             longest = max(1, min(longest, model.config.max_positions - 1))
-        self.model, self.vocabulary, self.longest = model, vocabulary, longest
+        self.model, self.vocabulary, self.longest, self.int8 = model, vocabulary, longest, int8
         self.quick = packed_int8(model) if int8 else packed(model)
+
+    def __reduce__(self):  # packed weights cannot leave their process: they are packed again
+        return type(self), (self.model, self.vocabulary, self.longest, self.int8)
 
     def translate(
         self, lines: Iterable[str], beam: int = 4, alpha: float = 0.6, tokens: int = 4096,
@@ -668,10 +671,8 @@ class Translator:
         return hypotheses(self.quick, source, beam, penalty, stop=stop)
 
     def _search_lines(self, lines, search, tokens, progress):
-        if isinstance(lines, str):
-            raise TypeError("lines must be a list of strings, got one: put it in a list")
         rows = _most_rows(search.keywords["beam"], self.model.config.vocab)
-        return _search_pieces(map(self.cut, lines), search, tokens, rows, progress)
+        return _search_pieces(map(self.cut, _listed(lines)), search, tokens, rows, progress)
 
     def cut(self, line: str) -> list[list[int]]:
         """The identifiers of a line, in pieces that end in eos; none for an empty line."""
@@ -684,6 +685,13 @@ class Translator:
         ids = [i for i in self.vocabulary.encode(line) if i != eos]
         ends = _sentence_ends(self.vocabulary, unk) if len(ids) > self.longest else ()
         return [[*piece, eos] for piece in _split_long(ids, self.longest, ends)]
+
+
+def _listed(lines):
+    """The lines, if they are not one string: TypeError."""
+    if isinstance(lines, str):
+        raise TypeError("lines must be a list of strings, got one: put it in a list")
+    return lines
 
 
 def _most_rows(beam, vocab):
@@ -815,8 +823,8 @@ def save(folder: Path | str, model: nn.Module, vocabulary: Any, about: str = "")
     _check_tensors(model)
     _check_attention(model)
     folder = Path(folder)
-    if not about and not (folder / "config.json").exists() and (folder / "README.md").exists():
-        about = (folder / "README.md").read_text(encoding="utf-8")  # of something else
+    readme = folder / "README.md"
+    stays = not about and not (folder / "config.json").exists() and readme.exists()
     with (atomic_write(folder / vocabulary.filename) as words,
           atomic_write(folder / "model.safetensors") as weights):
         vocabulary.save(words)
@@ -824,7 +832,8 @@ def save(folder: Path | str, model: nn.Module, vocabulary: Any, about: str = "")
         # No model until all of the new one is there: old weights must not meet a new vocabulary.
         (folder / "config.json").unlink(missing_ok=True)
     _only_vocabulary(folder, vocabulary.filename)
-    write_text(folder / "README.md", about)
+    if not stays:
+        write_text(readme, about)
     what = {"kind": type(model).__name__, "config": asdict(config)}
     write_json(folder / "config.json", what)  # last: a folder without it is no model
 
@@ -932,7 +941,7 @@ def load(folder: Path | str, device: str = "cpu", int8: bool = False) -> Transla
         _check_header(folder / "model.safetensors", kind, config)
         model = kind(config)
         load_model(model, str(folder / "model.safetensors"))
-    except ModuleNotFoundError:  # says itself how to get it
+    except (ModuleNotFoundError, MemoryError, torch.OutOfMemoryError):  # say it themselves
         raise
     except Exception as error:  # each library has errors of its own for a damaged file
         why = re.sub(r"\s+", " ", str(error))[:200]

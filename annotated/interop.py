@@ -373,7 +373,7 @@ class MarianVocabulary:
         made = sentencepiece.SentencePieceProcessor()
         try:
             made.LoadFromSerializedProto(self.files[path.name])
-        except RuntimeError:
+        except (RuntimeError, UnicodeDecodeError):
             raise ValueError(f"{path} is damaged: it is no SentencePiece model") from None
         return made
 
@@ -615,6 +615,9 @@ class MarianTranslator(Translator):
         super().__init__(model, vocabulary, longest, int8)
         self.how = how
         self.quick = _Guided(self.quick, how)
+
+    def __reduce__(self):
+        return type(self), (self.model, self.vocabulary, self.how, self.longest, self.int8)
 
     def cut(self, line: str) -> list[list[int]]:
         """As `Translator.cut`; a >>code<< at the beginning stands before every piece."""

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from annotated.files import _check_fields, file_lock, read_json, sha256_of, write_json, write_text
+from annotated.files import _check_fields, atomic_write, file_lock, read_json, sha256_of, write_json, write_text
 
 __all__ = ["commit", "about_corpus", "about_model", "provenance", "read_run", "Record"]
 
@@ -207,11 +207,31 @@ def _changed(path: Path, anew: bool = False) -> Iterator[dict]:
                 lock.unlink()
 
 
+def _cleared(folder):
+    """Make room for a new record; returns what the old one's files held, by name."""
+    files = [folder / name for name in ("run.json", "scores.json", "log.jsonl")]
+    before = {path.name: path.read_bytes() for path in files if path.exists()}
+    for path in files[1:]:  # run.json is replaced
+        path.unlink(missing_ok=True)
+    return before
+
+
+def _put_back(folder, before):
+    """Restore an old record where the new one has no scores; returns whether that was done."""
+    if not before or (folder / "scores.json").exists():
+        return False
+    for name, content in before.items():
+        with atomic_write(folder / name) as file:
+            file.write_bytes(content)
+    return True
+
+
 class Record:
     """What a long run leaves in a folder: run.json, log.jsonl, scores.json and other files."""
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
+        self.before: dict[str, bytes] = {}  # what a new run has replaced
 
     @classmethod
     def begin(cls, folder: str | Path, free: tuple[str, ...] = (),
@@ -221,13 +241,13 @@ class Record:
         Args:
             folder, free, what: see `_check_same`.
             packages: see `provenance`.
-            anew: replace the record that is there, if any, instead of going on with it.
+            anew: replace the record that is there, if any, instead of going on with it; a run
+                that fails before it has scores puts the old one back.
         """
         record = cls(folder)
         now = provenance(packages, **what)
         if anew:
-            for name in ("scores.json", "log.jsonl"):
-                (record.folder / name).unlink(missing_ok=True)
+            record.before = _cleared(record.folder)
         with _changed(record.folder / "run.json", anew) as run:
             if not run:
                 run.update(now)
@@ -265,6 +285,8 @@ class Record:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and _put_back(self.folder, self.before):
+            return
         # The error that ends the run says more than that a full disk takes no note of it.
         passed = () if error is None else (OSError, ValueError)
         with suppress(*passed), self.change("run.json") as run:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from annotated.attention import scaled_dot_product_attention
-from annotated.files import _check_fields, _Messages, atomic_write, fsync, read_json, sha256_of
+from annotated.files import _check_fields, _Messages, atomic_write, file_lock, fsync, read_json, sha256_of
 from annotated.optimization import label_smoothed_loss, learning_rate, optimizer
 
 __all__ = [
@@ -268,7 +268,7 @@ def save_checkpoint(
 
 
 @contextmanager
-def _checkpoint_errors(checkpoint):
+def _checkpoint_errors(checkpoint, more=""):
     """Turn whatever is wrong with a checkpoint's files into a ValueError that names it.
 
     A disk that cannot be read now, or a lack of memory, says nothing about the files.
@@ -281,7 +281,7 @@ def _checkpoint_errors(checkpoint):
         if isinstance(error, passing) and not isinstance(error, absent):
             raise
         reason = " ".join(str(error).split())[:200]
-        message = f"{checkpoint} does not fit this model or is damaged: {reason}"
+        message = f"{checkpoint} does not fit this model or is damaged: {reason}{more}"
         raise ValueError(message) from error
 
 
@@ -344,7 +344,7 @@ def _load_newest(folder, model, adam):
             continue
         for older in list_checkpoints(folder):  # the average will want it
             if _step_of(older) < _step_of(checkpoint):
-                with _checkpoint_errors(older):
+                with _checkpoint_errors(older, "; remove it to go on without it"):
                     _read_progress(older, "model.safetensors")
         for useless in damaged:  # it will be made again
             warnings.warn(f"{message}; going on from {checkpoint.name}", stacklevel=2)
@@ -598,6 +598,20 @@ class _Report:
         return round(self.before + time.monotonic() - self.began)
 
 
+@contextmanager
+def _alone(folder):
+    """The folder as a path, or None; inside `with`, no other training writes there: ValueError."""
+    if folder is None:
+        yield None
+        return
+    mark = Path(folder, ".writing")
+    with file_lock(mark, wait=False):
+        try:
+            yield mark.parent
+        finally:
+            mark.unlink(missing_ok=True)
+
+
 def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterable],
           folder: Path | str | None = None, evaluate: Callable[[nn.Module], dict] | None = None,
           start: Callable[..., Run] = Run) -> list[dict[str, Any]]:
@@ -621,28 +635,29 @@ def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterab
         KeyboardInterrupt: after an interrupt or a request to terminate, once all is saved;
             after a second interrupt at once.
         OSError: if the disk takes no more; names the last checkpoint.
-        ValueError: if the folder's checkpoints are damaged or another model's.
+        ValueError: if the folder's checkpoints are damaged or another model's, or another
+            training is writing there.
     """
-    folder = None if folder is None else Path(folder)
-    adam = optimizer(model, recipe.beta1, recipe.beta2, recipe.eps)
-    run = start(model, adam, folder).resume(recipe.keep, recipe.save_every)
-    log = _Log(folder, run.step)
-    report = _Report(log, run, recipe.steps)
-    coming = _stream(batches, run.epoch, run.position)
-    with report.bar, _stop_signals() as signals:
-        while run.step < recipe.steps:
-            report.add(run.advance(coming, recipe), signals)
-            last = run.step == recipe.steps
-            if evaluate and (last or run.step % recipe.evaluate_every == 0):
-                report.settle(signals=signals)
-                log.add(step=run.step, seconds=report.seconds(), **evaluate(model.eval()))
-            asked = run.stops(signals)
-            if asked or last or run.step % recipe.save_every == 0:
-                report.save(recipe, signals)
-            if asked:
-                what = f"stopped after update {run.step}"
-                again = "" if folder is None else "; the same command goes on from there"
-                raise KeyboardInterrupt(what + again)
+    with _alone(folder) as folder:
+        adam = optimizer(model, recipe.beta1, recipe.beta2, recipe.eps)
+        run = start(model, adam, folder).resume(recipe.keep, recipe.save_every)
+        log = _Log(folder, run.step)
+        report = _Report(log, run, recipe.steps)
+        coming = _stream(batches, run.epoch, run.position)
+        with report.bar, _stop_signals() as signals:
+            while run.step < recipe.steps:
+                report.add(run.advance(coming, recipe), signals)
+                last = run.step == recipe.steps
+                if evaluate and (last or run.step % recipe.evaluate_every == 0):
+                    report.settle(signals=signals)
+                    log.add(step=run.step, seconds=report.seconds(), **evaluate(model.eval()))
+                asked = run.stops(signals)
+                if asked or last or run.step % recipe.save_every == 0:
+                    report.save(recipe, signals)
+                if asked:
+                    what = f"stopped after update {run.step}"
+                    again = "" if folder is None else "; the same command goes on from there"
+                    raise KeyboardInterrupt(what + again)
     return log.lines
 
 

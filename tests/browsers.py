@@ -15,10 +15,10 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+from page import CHROMIUM, FLAGS
+
 FIREFOX = shutil.which("firefox-esr") or shutil.which("firefox")
 NODE = shutil.which("node")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 
 
 def node(body: str, scripts: list[Path], given=None):

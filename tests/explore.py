@@ -2,26 +2,17 @@
 
 import html
 import json
-import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from browsers import CHROMIUM, NODE
+from explorers import FOLDER, needs
+from page import opened
 
-STATIC = Path(__file__).resolve().parent.parent / "book" / "_static"
-FOLDER = STATIC / "explorers"
-NODE = shutil.which("node")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+STATIC = FOLDER.parent
 with_node = pytest.mark.skipif(NODE is None, reason="no node here to run the explorers' arithmetic with")
 with_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to touch an explorer with")
-
-
-def needs(name: str) -> list[str]:
-    "The scripts that must run before an explorer's own."
-    head = (FOLDER / f"{name}.js").read_text(encoding="utf-8")[:2000]
-    more = re.search(r"^// needs: (.+)$", head, re.M)
-    return ["shared", *(more[1].replace(",", " ").split() if more else [])]
 
 
 def node(script: str, expression: str, data=None):
@@ -64,12 +55,8 @@ def rest(page):
 
 @pytest.fixture(scope="module")
 def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+    with opened() as chromium:
         yield chromium
-        chromium.close()
 
 
 @pytest.fixture

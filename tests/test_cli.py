@@ -984,7 +984,7 @@ def test_a_damaged_run_is_named(text, tmp_path, called, content):
 
 
 def test_what_evaluate_cannot_do_is_found_out_before_it_translates(text, tmp_path, called, monkeypatch):
-    monkeypatch.setattr(cli, "_load", lambda folder, device: pytest.fail("it has begun"))
+    monkeypatch.setattr(cli, "_load", lambda *_: pytest.fail("it has begun"))
     (tmp_path / "file").touch()
     arguments = ["evaluate", "--model", tmp_path, "--source", text / "train.en", "--target", text / "train.de"]
     for more, hint in ((["--tokenize", "none-such"], "none-such"), (["--out", tmp_path / "file"], "is a file, not a folder")):

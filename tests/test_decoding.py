@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import os
+import pickle
 import re
 from collections import namedtuple
 from contextlib import nullcontext
@@ -1072,9 +1073,9 @@ def test_what_could_not_be_loaded_is_refused_before_a_model_is_lost(wrong, tmp_p
 def test_a_readme_that_is_there_stays_unless_another_is_given(tmp_path):
     words = Words.build([("a b c", "d")])
     model = Transformer(replace(TINY, N=1, d_model=14, h=7, d_ff=5, vocab=len(words)))
-    (tmp_path / "README.md").write_text("precious")
+    (tmp_path / "README.md").write_bytes(b"pr\xe9cieux\r\n")  # not UTF-8
     save(tmp_path, model, words)
-    assert (tmp_path / "README.md").read_text() == "precious"
+    assert (tmp_path / "README.md").read_bytes() == b"pr\xe9cieux\r\n"
     save(tmp_path, model, words, "other")
     assert (tmp_path / "README.md").read_text() == "other"
     save(tmp_path, model, words)  # it said something of the model before
@@ -1132,3 +1133,21 @@ def test_a_translator_takes_a_module_without_weights():
     model = Stuck(after=3)
     model.config = SimpleNamespace(pad=0, bos=1, eos=2, unk=3, vocab=5)
     assert Translator(model, Words(["a", "b"])).translate(["a"], beam=1) == ["<unk> <unk> <unk>"]
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_translator_can_be_pickled(int8):
+    "A pool of processes gets its own; packed weights stay where they were packed."
+    ours = load(ROOT / "results/grammar-tiny", int8=int8)
+    again = pickle.loads(pickle.dumps(ours))
+    lines = ["The dog sees the cat.", "She sleeps."]
+    assert again.translate(lines) == ours.translate(lines) and again.int8 == int8
+
+
+def test_a_lack_of_memory_is_no_damage(monkeypatch):
+    def full(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(decoding, "load_model", full)
+    with pytest.raises(MemoryError):
+        load(ROOT / "results/grammar-tiny")

@@ -8,7 +8,9 @@ import statistics
 import sys
 
 import pytest
+from drawing.evidence import paired_rows
 from explore import alive, browser, node, rest, with_browser, with_node  # noqa: F401
+from rows import complete
 from tangle import ROOT
 
 from annotated.variations import TABLE_3, _mean_interval
@@ -21,17 +23,9 @@ PAPER = dict(zip(TABLE_3, json.loads((ROOT / "book" / "paper.json").read_text(en
 KEYS = {"ppl": "perplexity", "bleu": "bleu"}
 
 
-def runs():
-    found = {}
-    for path in sorted((ROOT / "results" / "17-norm-first" / "runs").glob("*.json")):
-        run = json.loads(path.read_text(encoding="utf-8"))
-        found.setdefault(run["row"], []).append(run)
-    return found
-
-
 def compared(key):
     "Row -> the paper's difference from base, ours by seed, our mean, and what it shows; from the record itself."
-    found, form = runs(), math.log if key == "ppl" else float
+    found, form = complete(ROOT), math.log if key == "ppl" else float
     ours = {name: [run[KEYS[key]] for run in found[name]] for name in TABLE_3 if name in found}
     out = {}
     for name, values in ours.items():
@@ -46,13 +40,39 @@ def compared(key):
 
 
 def test_the_pages_numbers_are_the_records_and_the_papers():
-    found = runs()
+    found = complete(ROOT)
     assert [row["name"] for row in DATA["rows"]] == [name for name in TABLE_3 if name in found]
     for row in DATA["rows"]:
         for key, what in KEYS.items():
             assert row["ours"][key] == [run[what] for run in found[row["name"]]]
             assert row["paper"][key] == PAPER[row["name"]][key]
         assert row["group"] == PAPER[row["name"]]["row"]
+
+
+def test_the_drawing_and_the_page_have_the_same_rows():
+    assert paired_rows() == {row["name"]: row["ours"]["ppl"] for row in DATA["rows"]}
+
+
+def record_of(root, runs):
+    "A record with these runs: pairs of a row and a seed, their perplexities 10 and the seed."
+    folder = root / "results" / "17-norm-first" / "runs"
+    folder.mkdir(parents=True)
+    for row, seed in runs:
+        run = {"row": row, "recipe": {"seed": seed}, "perplexity": 10.0 + seed, "bleu": 20.0 + seed}
+        (folder / f"{row.replace(' ', '-')}-{seed}.json").write_text(json.dumps(run))
+    for file in ("book/paper.json", "annotated/variations.py"):
+        (root / file).parent.mkdir(exist_ok=True)
+        (root / file).write_text((ROOT / file).read_text(encoding="utf-8"), encoding="utf-8")
+
+
+def test_a_row_is_compared_in_the_first_three_seeds_of_base_and_left_out_where_it_lacks_one(tmp_path):
+    seeds = {"base": (0, 2, 1, 10), "A h=1": (0, 1), "A h=32": (2, 5, 1, 0), "B d_k=16": (0, 1, 3), "E learned": (1, 0, 2), "positions": (0, 1, 2)}
+    record_of(tmp_path, [(row, seed) for row, its in seeds.items() for seed in its])
+    found = complete(tmp_path)
+    assert {row: [run["perplexity"] for run in made] for row, made in found.items()} == dict.fromkeys(
+        ["base", "A h=32", "E learned", "positions"], [10, 11, 12])
+    rows = annotated_explorers.table_3(tmp_path)["rows"]
+    assert [(row["name"], row["ours"]["bleu"]) for row in rows] == [(name, [20, 21, 22]) for name in ("base", "A h=32", "E learned")]
 
 
 def test_a_page_with_the_element_gets_the_numbers():
@@ -115,7 +135,7 @@ def signed(x):
 def lines(key, names):
     expected = compared(key)
     digits = 2 if key == "ppl" else 1
-    seeds = f"{len(runs()['base'])} seeds"
+    seeds = f"{len(complete(ROOT)['base'])} seeds"
 
     def verdict(theirs, shown):
         if shown in ("", "undecided"):

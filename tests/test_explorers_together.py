@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import browsers
+import explorers
+import first
 import pytest
 from explore import FOLDER, STATIC, needs
 
@@ -18,6 +20,7 @@ from annotated.page import to_page
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tools" / "web"), str(ROOT / "book" / "_ext")]
 
+import annotated_explorers  # noqa: E402
 from annotated_explorers import ATTRIBUTES  # noqa: E402
 from fetch import fetch  # noqa: E402
 
@@ -43,6 +46,14 @@ def elements() -> dict[str, str]:
 def test_every_script_of_an_element_stands_in_a_chapter():
     scripts = {path.stem for path in FOLDER.glob("*.js") if not path.stem.endswith("-first")}
     assert scripts - HELPERS == elements().keys()
+
+
+def test_what_an_explorer_needs_stands_in_its_first_lines_with_or_without_spaces(tmp_path, monkeypatch):
+    monkeypatch.setattr(explorers, "FOLDER", tmp_path)
+    for name, line in {"close": "// needs: engine,live", "wide": "// A word.\n// needs: engine,  live", "none": "let x;"}.items():
+        (tmp_path / f"{name}.js").write_text(f"{line}\nlet y;\n")
+    assert [needs(name) for name in ("close", "wide", "none")] == [["shared", "engine", "live"]] * 2 + [["shared"]]
+    assert explorers.needs is needs is first.needs is annotated_explorers.needs
 
 
 @pytest.fixture(scope="module")

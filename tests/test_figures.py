@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -17,7 +16,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from browsers import NODE, node
+from browsers import CHROMIUM, NODE, node
+from page import opened
 from shapes import checked, unseen
 
 from annotated import figures
@@ -53,7 +53,6 @@ from annotated.grammar import Example, grammar_examples
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.transformer import TINY, Transformer
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 with_node = pytest.mark.skipif(NODE is None, reason="no node here to run the viewer's arithmetic with")
 PACKAGE = Path(figures.__file__).parent
 N, H, B, S, T = 3, 2, 5, 11, 7
@@ -481,13 +480,8 @@ def browser():
         pytest.skip("no Chromium here to look at the page with")
     if importlib.util.find_spec("playwright") is None:
         pytest.skip("playwright is not installed")
-    from playwright.sync_api import sync_playwright
-
-    flags = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-    with sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=CHROMIUM, args=flags)
+    with opened() as chromium:
         yield chromium
-        chromium.close()
 
 
 @pytest.fixture

@@ -2,6 +2,10 @@
 
 import json
 import math
+import os
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -561,7 +565,8 @@ def test_the_choice_of_kernels_breaks_no_graph():
 
 # ---- the programs that make the records, at tiny size
 
-TINY_RUN = "--device cpu --sizes tiny --tokens 100 --batches 1 --seconds 0 --backend eager".split()
+TINY_RUN = "--device cpu --sizes tiny --tokens 100 --batches 1 --backend eager".split()
+TINY_LADDER = [*TINY_RUN, "--seconds", "0"]
 
 
 @pytest.fixture
@@ -594,11 +599,11 @@ def test_the_ladder_is_climbed_written_and_gone_on_with(program, tmp_path, capsy
     chosen = ladder.on_gpu.settings("fused attention")
     assert chosen == {"precision": "bfloat16", "attention": True}
     assert all(len(change) == 1 for rung, change in ladder.on_gpu.RUNGS.items() if rung != steps[0])
-    climb(*TINY_RUN, "--here", "--rungs", steps[0], "--out", tmp_path)
+    climb(*TINY_LADDER, "--here", "--rungs", steps[0], "--out", tmp_path)
     assert "tokens/s" in capsys.readouterr().out
     first = scores_in(tmp_path)["tiny"][0]
     assert first["gradients differ by"] == 0 and first["operations a byte"] > 0 and 0 < first["share of the matrix rate"]
-    climb(*TINY_RUN, "--here", "--rungs", steps[0], "loss in pieces", "--out", tmp_path)
+    climb(*TINY_LADDER, "--here", "--rungs", steps[0], "loss in pieces", "--out", tmp_path)
     rows = scores_in(tmp_path)["tiny"]
     assert [row["rung"] for row in rows] == [steps[0], "loss in pieces"] and rows[0] == first
     assert 0 < rows[1]["gradients differ by"] < 0.1 and rows[1]["tokens a second"] > 0
@@ -610,9 +615,9 @@ def test_a_rung_that_fails_costs_itself_only(program, tmp_path, monkeypatch, cap
     ladder, climb = program("14_ladder")
     made = SimpleNamespace(returncode=1, stderr="Traceback\nOutOfMemoryError: full", stdout="")
     monkeypatch.setattr(ladder, "subprocess", SimpleNamespace(run=lambda *a, **k: made, TimeoutExpired=TimeoutError))
-    climb(*TINY_RUN, "--rungs", "TF32", "--out", tmp_path)
+    climb(*TINY_LADDER, "--rungs", "TF32", "--out", tmp_path)
     assert scores_in(tmp_path)["tiny"] == [{"rung": "TF32", "failed": "OutOfMemoryError: full"}]
-    climb(*TINY_RUN, "--here", "--rungs", "TF32", "--out", tmp_path)
+    climb(*TINY_LADDER, "--here", "--rungs", "TF32", "--out", tmp_path)
     assert "tokens a second" in scores_in(tmp_path)["tiny"][0]  # tried again
 
 
@@ -659,10 +664,62 @@ def test_searches_are_compared_before_they_are_timed(program, tmp_path, monkeypa
     scores = scores_in(tmp_path / "right")
     assert scores["greedy"]["ours, fused"]["same as plain"] == 1 and scores["beam 4"]["ours, plain"]["sentences a second"] > 0
     monkeypatch.setattr(module, "fuse", lambda model: Transformer(model.config).eval())
-    with pytest.raises(SystemExit, match="other tokens than ours"):
+    with pytest.raises(ValueError, match="other tokens than ours"):
         call(*small, "--out", tmp_path / "wrong")
     record = tmp_path / "wrong" / "scores.json"  # begun, and without a time
     assert not record.exists() or "greedy" not in json.loads(record.read_text())
+
+
+def told(*records):
+    "(record, command) of results/README.md that goes on with it."
+    rows = (Path(__file__).parent.parent / "results/README.md").read_text(encoding="utf-8").splitlines()
+    return [(record, re.search("`python benchmarks/([^`]*)`", row)[1])
+            for record in records for row in rows if row.startswith(f"| `{record}/` |")]
+
+
+@pytest.mark.parametrize("record, command", told("14-ladder", "14-peers", "14-decoding"))
+def test_a_record_is_gone_on_with_by_the_commands_that_are_told(record, command, program, tmp_path, monkeypatch):
+    folder = shutil.copytree(Path(__file__).parent.parent / "results" / record, tmp_path / record)
+    run = json.loads((folder / "run.json").read_text())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: run["machine"]["gpu"])
+    monkeypatch.setattr(torch, "__version__", run["versions"]["torch"])
+    name, *words = shlex.split(command)
+    module, call = program(name.removesuffix(".py"))
+    begin = module.on_gpu.begin
+
+    def only_begin(*given, **more):
+        begin(*given, **more)
+        raise InterruptedError
+
+    monkeypatch.setattr(module.on_gpu, "begin", only_begin)
+    with pytest.raises(InterruptedError):
+        call(*words, "--out", folder)
+    assert len(json.loads((folder / "run.json").read_text())["continued"]) == 1 + len(run.get("continued", []))
+    others = {"14-decoding": {"batch": 128, "length": 40}}.get(record, {"tokens": 25_000, "batches": run["options"].get("batches")})
+    for option, was in others.items():
+        with pytest.raises(ValueError, match=f"was begun with {option}={was}, now {option}=64: choose another"):
+            call(*words, "--out", folder, f"--{option}", 64)
+
+
+def test_what_makes_another_record_of_searches_is_compared_and_nothing_else(program, tmp_path, monkeypatch, capsys):
+    module, call = program("14_decoding")
+    small = "--device cpu --backend eager --sizes tiny --rounds 1 --batch 3 --length 4".split()
+    call(*small, "--out", tmp_path)
+    run = json.loads((tmp_path / "run.json").read_text())
+    assert run["options"] == {"device": "cpu", "backend": "eager", "batch": 3, "length": 4}
+    call(*small, "--out", tmp_path)
+    for option in ("batch", "length"):
+        with pytest.raises(ValueError, match=f"was begun with {option}=., now {option}=5"):
+            call(*small, f"--{option}", 5, "--out", tmp_path)
+
+
+@pytest.mark.parametrize("name, option", [("14_decoding", "--tokens"), ("14_decoding", "--batches"),
+                                          ("14_decoding", "--seconds"), ("14_peers", "--seconds")])
+def test_an_option_that_does_nothing_is_not_there(name, option, program, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        program(name)[1](option, 1, "--out", tmp_path)
+    assert f"unrecognized arguments: {option}" in capsys.readouterr().err
 
 
 def test_ctranslate2_in_its_own_process_writes_our_tokens(program):
@@ -759,6 +816,43 @@ def test_a_model_reads_what_teachers_write_and_both_are_made_once(program, tmp_p
     assert [seed for seed, *_ in seen[3:]] == [2]
 
 
+def test_a_file_that_a_killed_process_has_left_keeps_no_teacher_waiting(program, tmp_path, monkeypatch):
+    module, _ = program("14_multi30k")
+    corpus, made = grammar_corpus(train=5, validation=1, test=1), []
+
+    def teach(name, data, rate, folder, how, options):
+        made.append(name)
+        (folder / f"{name}.txt").write_text("x\n" * 5)
+        (folder / f"{name}.json").write_text("{}")
+
+    monkeypatch.setattr(module, "teach", teach)
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: pytest.fail("waits for itself"))
+    for name, end in (("forward-1", "pid"), ("backward-1", "lock")):
+        (tmp_path / f"{name}.{end}").write_text(str(os.getpid()))  # of a process that was called as this one is
+    words = SimpleNamespace(encode=str.split)
+    data, _ = module.taught((corpus, words, [], []), 1.0, tmp_path, {}, SimpleNamespace(teachers=1))
+    assert made == ["forward-1", "backward-1"] and len(data[2]) == 10
+
+
+def test_a_teacher_that_another_process_has_is_waited_for(program, tmp_path, monkeypatch):
+    module, _ = program("14_multi30k")
+    waited = []
+
+    def sleep(seconds):  # meanwhile the other one ends
+        waited.append(seconds)
+        for name in ("forward-1", "backward-1"):
+            (tmp_path / f"{name}.txt").write_text("x\n" * 5)
+            (tmp_path / f"{name}.json").write_text("{}")
+
+    monkeypatch.setattr(module, "teach", lambda *_: pytest.fail("made twice"))
+    monkeypatch.setattr(module.time, "sleep", sleep)
+    words = SimpleNamespace(encode=str.split)
+    data = grammar_corpus(train=5, validation=1, test=1), words, [], []
+    with module.alone(tmp_path / "forward-1.lock") as one, module.alone(tmp_path / "backward-1.lock") as two:
+        module.taught(data, 1.0, tmp_path, {}, SimpleNamespace(teachers=1))
+    assert one and two and waited == [module.WAIT]
+
+
 def test_a_score_says_what_it_is_made_of(program):
     module, _ = program("14_multi30k")
     texts = ["a b c d e f", "a b c d x f g", "h i j k l m n", "b c d e", "x y z u v w"] * 7
@@ -813,9 +907,9 @@ def test_make_gpu_checks_climbs_and_trains(program, tmp_path, monkeypatch, capsy
     monkeypatch.setattr(module, "called", here)
     call("--device", "cpu", "--trial", "--out", tmp_path)
     assert steps == ["14_ladder", "train"] and "BLEU" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="CUDA device" if not torch.cuda.is_available() else "nothing"):
+    with pytest.raises(ValueError, match="CUDA device" if not torch.cuda.is_available() else "nothing"):
         call("--device", "cuda", "--trial", "--out", tmp_path)
-        raise SystemExit("nothing")
+        raise ValueError("nothing")
 
 
 # ---- no padding

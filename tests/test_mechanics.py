@@ -1,8 +1,10 @@
 """How built pages are mended: formulas, icons, images, addresses, links to names; without a browser."""
 
 import ast
+import json
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -329,3 +331,71 @@ def test_the_index_has_what_a_chapter_has_of_the_paper():
     "A part of a table leads to its chapter after the chapter that has the whole."
     found = search.places(["3.2.1", "Eq. 1", "Table 3 (sizes)", "Abstract", "4 (last paragraph)"])
     assert found == [("section 3.2.1", True), ("equation 1", True), ("Table 3", False), ("Abstract", True), ("section 4", False)]
+
+
+# ---- numbers of figures
+
+FIGURES = {
+    "index": "Book\n====\n\n.. toctree::\n\n   notebooks/02-a\n   notebooks/03-b\n   C-c\n",
+    "notebooks/02-a": "A\n=\n\n.. figure:: x.png\n\n   One.\n",
+    "notebooks/03-b": "B\n=\n\n.. figure:: x.png\n\n   Two.\n\n.. figure:: x.png\n\n   Three.\n",
+    "C-c": "C\n=\n\nNo figure.\n",
+}
+
+
+class Connected:
+    "Takes the place of Sphinx in an extension's setup, and notes what that connects."
+
+    def __init__(self):
+        self.handlers = []
+
+    def connect(self, event, handler, **options):
+        self.handlers.append((event, handler, options))
+
+    def __getattr__(self, name):
+        return lambda *_, **__: None
+
+
+def built_once(folder):
+    "The pages that a build in this folder writes, and the numbers of figures, when Sphinx and annotated_book number them."
+    from sphinx.application import Sphinx
+
+    app = Sphinx(folder, None, folder / "out", folder / "trees", "dummy", confoverrides={"numfig": True}, status=None, warning=None)
+    ours, written = Connected(), []
+    book.setup(ours)
+    for event, handler, options in ours.handlers:
+        if event == "env-get-updated":
+            app.connect(event, handler, **options)
+    app.connect("doctree-resolved", lambda app, doctree, docname: written.append(docname))
+    app.build()
+    return sorted(written), {name: found["figure"] for name, found in app.env.toc_fignumbers.items()}
+
+
+def built_four_times(folder):
+    "Builds: the first; with a word more in C, which has no figure; with one more in A; with a figure more in A."
+    folder = Path(folder)
+    for name, text in FIGURES.items():
+        path = folder / f"{name}.rst"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    (folder / "notebooks/x.png").touch()  # a page whose image is missing is read at every build
+    builds = [built_once(folder)]
+    for name, more in (("C-c", "\nMore.\n"), ("notebooks/02-a", "\nMore.\n"), ("notebooks/02-a", "\n.. figure:: x.png\n\n   Four.\n")):
+        path = folder / f"{name}.rst"
+        path.write_text(path.read_text() + more)
+        builds.append(built_once(folder))
+    print(json.dumps(builds))
+
+
+def test_a_page_with_figures_is_written_anew_only_where_something_changed(tmp_path):
+    "In a process of its own: Sphinx keeps the log of the process for itself."
+    code = f"import sys; sys.path[:0] = {sys.path!r}; import test_mechanics; test_mechanics.built_four_times({str(tmp_path)!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    first, no_figure, a_word, a_figure = json.loads(done.stdout)
+    numbers = {"notebooks/02-a": {"id1": ["2", 1]}, "notebooks/03-b": {"id1": ["3", 1], "id2": ["3", 2]}}
+    assert first == [sorted(FIGURES), numbers]
+    assert no_figure == [["C-c", "index"], numbers], "the index lists what changed"
+    assert a_word == [["index", "notebooks/02-a"], numbers]
+    # Sphinx itself numbers through the book, and takes it that B's figures have other numbers now.
+    assert a_figure == [["index", "notebooks/02-a", "notebooks/03-b"], numbers | {"notebooks/02-a": {"id1": ["2", 1], "id2": ["2", 2]}}]

@@ -8,7 +8,6 @@ import functools
 import importlib.util
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +16,7 @@ import layout
 import matplotlib
 import page as measure
 import pytest
-from browsers import served
+from browsers import CHROMIUM, served
 from chapters import read
 from web.fetch import CDN, fetch
 
@@ -26,8 +25,6 @@ sys.path.append(str(ROOT / "book" / "_ext"))
 from annotated_bundle import COMMENT, GROUPS, blocks  # noqa: E402
 
 HTML = ROOT / "_build" / "html"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 NARROW, WIDE = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 
 WEIGHTS = ("tatoeba-en-de.js", "tatoeba-cpu.js", "grammar-tiny.js")
@@ -65,12 +62,8 @@ def site():
 
 @pytest.fixture(scope="module")
 def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with measure.opened() as chromium:
         yield chromium
-        chromium.close()
 
 
 class Seen:

@@ -269,3 +269,20 @@ def test_begun_anew_it_has_no_line_of_the_log_before(tmp_path):
     Record.begin(tmp_path, seed=0).log(step=1)
     Record.begin(tmp_path, anew=True, seed=0).log(step=2)
     assert [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [2]
+
+
+@pytest.mark.parametrize("scored", [False, True])
+def test_a_record_begun_anew_is_not_lost_to_a_run_that_has_no_scores(tmp_path, scored):
+    with Record.begin(tmp_path, seed=1) as record:
+        record.log(step=1)
+        record.write_scores({"bleu": 1})
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ModuleNotFoundError), Record.begin(tmp_path, anew=True, seed=2) as record:
+        assert record.scores == {}
+        if scored:
+            record.write_scores({"bleu": 2})
+        raise ModuleNotFoundError("x_transformers")
+    if scored:
+        assert record.scores == {"bleu": 2} and read_run(tmp_path)["failed"]
+    else:
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

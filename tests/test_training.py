@@ -772,3 +772,25 @@ def test_an_older_checkpoint_says_why_it_cannot_be_trained_on(tmp_path):
     model = tiny_model()
     with pytest.raises(ValueError, match="adam.safetensors is missing"):
         load_checkpoint(list_checkpoints(tmp_path)[0], model, optimizer(model))
+
+
+def test_one_training_at_a_time_writes_to_a_folder(tmp_path):
+    "The second gets a line, and the first goes on; afterwards nothing of the lock is left."
+    def batches(epoch, position):
+        with pytest.raises(ValueError, match="another process is writing there: .*writing is locked"):
+            train(tiny_model(), Recipe(steps=2, warmup=1), some_batches, tmp_path)
+        return some_batches(epoch, position)
+
+    log = train(tiny_model(), Recipe(steps=3, warmup=1), batches, tmp_path)
+    assert [line["step"] for line in log if "loss" in line] == [1, 2, 3] and not (tmp_path / ".writing").exists()
+
+
+def test_an_older_checkpoint_that_is_damaged_says_what_would_do(tmp_path):
+    recipe = Recipe(steps=4, warmup=1, save_every=1, keep=4)
+    train(tiny_model(), recipe, some_batches, tmp_path)
+    first = list_checkpoints(tmp_path)[0]
+    (first / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match=f"{first.name} .*; remove it to go on without it"):
+        train(tiny_model(), replace(recipe, steps=5), some_batches, tmp_path)
+    shutil.rmtree(first)
+    assert len(train(tiny_model(), replace(recipe, steps=5), some_batches, tmp_path)) == 5

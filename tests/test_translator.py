@@ -9,7 +9,7 @@ import explore
 import pytest
 import torch
 from chapters import ROOT
-from explore import with_browser, with_node
+from explore import browser, with_browser, with_node  # noqa: F401
 from test_in_page import exported, reference, wanted_of
 
 from annotated.figures import attention_maps
@@ -74,18 +74,8 @@ ATTRIBUTES = {
 }
 
 
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=explore.CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield chromium
-        chromium.close()
-
-
 @pytest.fixture
-def opened(browser):
+def opened(browser):  # noqa: F811
     """opened(name) is a page from a file with one element; it must ask for nothing else, and complain of nothing."""
     trouble, pages = [], []
 

@@ -268,8 +268,8 @@ def main(argv=None, root: Path = ROOT) -> int:
         print(error, file=sys.stderr)
         return 1
     targets = {root / "book" / name: text for name, text in pages.items()}
-    if (listed := toc_text(root)) is not None:
-        targets[root / "_toc.yml"] = listed
+    if (toc := toc_text(root)) is not None:
+        targets[root / "_toc.yml"] = toc
     for target, text in targets.items():
         if target.exists() and target.read_text(encoding="utf-8") == text:
             continue

@@ -8,23 +8,22 @@ that a page need not fetch the weights to show it. tests/test_explorers_live.py 
 
 import argparse
 import json
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from explorers import FOLDER, needs
+
 ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "book" / "_static" / "explorers"
 MODELS = {"beam": "tatoeba-en-de", "model": "tatoeba-cpu", "without": "tatoeba-en-de"}
 DIGITS = 5  # of each number: more than are shown
 
 
 def first(name: str, weights: Path):
     "What an explorer's `first` makes of the model in a script of weights, in plain lists and numbers."
-    needed = re.search(r"^// needs: (.+)$", (FOLDER / f"{name}.js").read_text(encoding="utf-8"), re.M)[1].split(", ")
-    others = [each for each in needed if each != "engine" and not each.endswith("-first")]
+    others = [each for each in needs(name) if each not in ("shared", "engine") and not each.endswith("-first")]
     program = f"""
       globalThis.HTMLElement ??= class {{}};
       globalThis.customElements ??= {{ define() {{}} }};

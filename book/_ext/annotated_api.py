@@ -29,7 +29,7 @@ ITEM = re.compile(r"(\*{0,2}[\w.]+(?:, \*{0,2}[\w.]+)*)(?: \([^)]*\))?: +(.*)", 
 @functools.cache
 def modules() -> list[SimpleNamespace]:
     "The package's modules in the order of the chapters; each with its docstring and its public definitions."
-    chapters = {front_matter(path).get("module"): path.stem for path in woven(ROOT)}
+    chapters = {front["module"]: path.stem for path in woven(ROOT) if "module" in (front := front_matter(path) or {})}
     out = []
     for stem in ["__init__", *module_order(ROOT)]:
         path = PACKAGE / f"{stem}.py"

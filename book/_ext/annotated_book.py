@@ -6,6 +6,7 @@ Chapters say nothing about any of it: it follows from their file names, tags and
 
 import ast
 import contextlib
+import copy
 import hashlib
 import importlib.util
 import json
@@ -283,7 +284,11 @@ class FoldExported(SphinxPostTransform):
             else:
                 rows.append([cell])
         for row in rows:
-            fold_row(row) if len(row) > 2 else [fold_one(cell) for cell in row]
+            if len(row) > 2:
+                fold_row(row)
+                continue
+            for cell in row:
+                fold_one(cell)
 
 
 def fold_one(cell) -> None:
@@ -311,8 +316,6 @@ def fold_row(cells: list) -> None:
 
 def public(env, module: str) -> list[str]:
     "The public names of a module as its page lists them."
-    if not hasattr(env, "annotated_public"):
-        env.annotated_public = {m.name: [f"{m.name}.{d.name}" for d in m.found] for m in api.modules()}
     return env.annotated_public.get(module, [])
 
 
@@ -386,8 +389,18 @@ def merge(app, env, docnames, other) -> None:
     env.annotated_exports.update({full: place for full, place in other.annotated_exports.items() if place[0] in docnames})
 
 
+def unnumber(app, env) -> list[str]:
+    """Before Sphinx numbers: its own numbers of the build before, instead of ours.
+
+    It compares, and writes each page anew whose numbers are others; with ours that is every page that has any.
+    """
+    env.toc_fignumbers = getattr(env, "annotated_fignumbers", {})
+    return []
+
+
 def renumber(app, env) -> list[str]:
     "Figures, tables and equations count within their chapter: figure 2.1 is the first of chapter 2."
+    env.annotated_fignumbers = copy.deepcopy(env.toc_fignumbers)
     for docname, kinds in env.toc_fignumbers.items():
         n = letter(docname)
         for ids in kinds.values():
@@ -522,6 +535,7 @@ def setup(app):
     app.connect("env-purge-doc", purge)
     app.connect("env-merge-info", merge)
     app.connect("doctree-read", prepare, priority=100)
+    app.connect("env-get-updated", unnumber, priority=100)  # Sphinx numbers at 500
     app.connect("env-get-updated", renumber, priority=900)
     app.connect("doctree-resolved", resolve)
     app.connect("html-page-context", scripts, priority=900)

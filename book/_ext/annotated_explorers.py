@@ -9,7 +9,8 @@ print. Lines before and after the still are empty, so that it is read as Markdow
 
     </annotated-lookup>
 
-The script is _static/explorers/NAME.js. Its first lines may say what it needs besides shared.js: `// needs: engine`.
+The script is _static/explorers/NAME.js. Its first lines may say what it needs besides shared.js: `// needs: engine`
+(tools/explorers.py).
 What an element needs of the records comes in attributes that ATTRIBUTES makes when the page is built.
 """
 
@@ -19,32 +20,20 @@ import re
 from html import escape
 from pathlib import Path
 
-from annotated_front import translator
+from annotated_front import ROOT, translator  # which makes tools/ importable
+from explorers import FOLDER, needs
+from rows import complete
 from sphinx.util import logging
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-FOLDER = ROOT / "book" / "_static" / "explorers"
 log = logging.getLogger(__name__)
 
 
-def needs(name: str) -> list[str]:
-    "The scripts of an element, in the order in which they must run."
-    head = (FOLDER / f"{name}.js").read_text(encoding="utf-8")[:2000]
-    more = re.search(r"^// needs: (.+)$", head, re.M)
-    return ["shared", *(more[1].replace(",", " ").split() if more else []), name]
-
-
 def table_3(root: Path = ROOT) -> dict:
-    """The rows of Table 3 that the record has: name, what changes, the paper's numbers and ours, a value a seed.
+    """The rows of Table 3 that the record has whole: name, what changes, the paper's numbers and ours, a value a seed.
 
     `t` are the factors of the interval by n - 1, read in the text of annotated/variations.py.
     """
-    runs: dict[str, list[dict]] = {}
-    for path in sorted((root / "results" / "17-norm-first" / "runs").glob("*.json")):
-        run = json.loads(path.read_text(encoding="utf-8"))
-        runs.setdefault(run["row"], []).append(run)
-    runs = {name: made for name, made in runs.items() if len(made) == len(runs["base"])}  # not the unfinished
-    rows = []
+    runs, rows = complete(root), []
     for row in json.loads((root / "book" / "paper.json").read_text(encoding="utf-8"))["table_3"]:
         field, value = next(iter(row["change"].items()), ("", ""))
         name = next((n for n in (f"{row['row']} {field}={value}", f"{row['row']} {value}", row["row"]) if n in runs), None)
@@ -72,7 +61,7 @@ def add(app, pagename, templatename, context, doctree) -> None:
         if not (FOLDER / f"{name}.js").is_file():
             log.warning("no explorer <annotated-%s>: there is no _static/explorers/%s.js", name, name, location=pagename)
             continue
-        wanted.update(dict.fromkeys(needs(name)))
+        wanted.update(dict.fromkeys([*needs(name), name]))
     for name in ATTRIBUTES.keys() & found.keys():
         told = "".join(f' data-{key}="{escape(value)}"' for key, value in ATTRIBUTES[name]().items())
         context["body"] = context["body"].replace(f"<annotated-{name}>", f"<annotated-{name}{told}>")

@@ -134,6 +134,16 @@ def record(name: str, file: str):
     return json.loads((ROOT / "results" / name / file).read_text(encoding="utf-8"))
 
 
+def logged(name: str) -> list[dict]:
+    "The lines of a record's log."
+    return [json.loads(line) for line in (ROOT / "results" / name / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def seconds(name: str) -> float:
+    "How long a record's training took."
+    return max(line.get("seconds", 0) for line in logged(name))
+
+
 TRANSLATOR = "tatoeba-en-de"
 MULTI30K = "multi30k-hour-tok"  # and the seed
 
@@ -148,9 +158,7 @@ def numbers() -> list[tuple[str, str, str]]:
     "Three results of records: the number, what it is, and the page that says more."
     hour = record("hour", "scores.json")["seeds"]
     worst = min(hour, key=lambda row: row["exact"])
-    seconds = round(max(row["seconds"] for row in hour), -1)
-    text = (ROOT / "results" / TRANSLATOR / "log.jsonl").read_text(encoding="utf-8")
-    trained = max(json.loads(line).get("seconds", 0) for line in text.splitlines()) / 60
+    longest = round(max(row["seconds"] for row in hour), -1)
     tatoeba = record(TRANSLATOR, "scores.json")
     seeds = [record(path.parent.name, "scores.json") for path in sorted((ROOT / "results").glob(f"{MULTI30K}-*/scores.json"))]
     bleu, spent = [row["bleu"] for row in seeds], max(row["seconds of training"] for row in seeds) / 3600
@@ -158,11 +166,11 @@ def numbers() -> list[tuple[str, str, str]]:
     published = json.loads((ROOT / "book/paper.json").read_text(encoding="utf-8"))["multi30k_text_only"]["bleu"]
     return [
         (f"{worst['exact']} of {worst['sentences']}",
-         f"new sentences translated exactly by the hour's model, trained for {seconds:.0f} seconds of one core's time;"
+         f"new sentences translated exactly by the hour's model, trained for {longest:.0f} seconds of one core's time;"
          f" the worst of {len(hour)} runs",
          "notebooks/the-hour"),
         (f"{tatoeba['bleu']:.1f} BLEU",
-         f"on {tatoeba['sentences']:,} new English sentences of Tatoeba into German, after {trained:.0f} minutes of training on {cores(TRANSLATOR)}, a single run",
+         f"on {tatoeba['sentences']:,} new English sentences of Tatoeba into German, after {seconds(TRANSLATOR) / 60:.0f} minutes of training on {cores(TRANSLATOR)}, a single run",
          "notebooks/13-command-line"),
         (f"{statistics.mean(bleu):.1f} BLEU",
          f"on the {seeds[0]['sentences']:,} captions of Multi30k's test set, lower-cased and tokenised, beside {published:.1f} published on the same files for a Transformer"
@@ -213,13 +221,11 @@ def examples() -> list[dict]:
 def facts() -> str:
     "What the translator is, in a paragraph of numbers from records."
     told = record(TRANSLATOR, "run.json")
-    rows = [json.loads(line) for line in (ROOT / "results" / TRANSLATOR / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    minutes = max(row.get("seconds", 0) for row in rows) / 60
-    tokens = sum(row.get("tokens", 0) for row in rows) / 1e6
+    tokens = sum(line.get("tokens", 0) for line in logged(TRANSLATOR)) / 1e6
     count = sum(math.prod(shape) for shape in shapes(TRANSLATOR)) / 1e6
     return (
         f"{count:.1f} million weights, {fetched(TRANSLATOR):.1f} MB, fetched when you first touch it; then everything is"
-        f" computed in this page. Trained for {minutes:.0f} minutes on {cores(TRANSLATOR)}, on {tokens:.1f} million tokens of"
+        f" computed in this page. Trained for {seconds(TRANSLATOR) / 60:.0f} minutes on {cores(TRANSLATOR)}, on {tokens:.1f} million tokens of"
         f" {told['data']['licence'].rstrip('.').replace('): ', '; ')}). It reaches {record(TRANSLATOR, 'scores.json')['bleu']:.1f} BLEU,"
         " where 100 is a person's translation to the letter, and often fails: the examples are taken from its best translation to its worst.")
 

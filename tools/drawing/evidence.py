@@ -4,6 +4,8 @@ import json
 import math
 import random
 
+from rows import complete
+
 from annotated.comparison import multiplications
 from annotated.gpu import products
 from annotated.transformer import BASE, BIG
@@ -345,12 +347,9 @@ def equal_areas(c: Canvas) -> None:
 
 
 def paired_rows() -> dict[str, list[float]]:
-    """Row of Table 3 -> the perplexity of each seed, the norm first; the rows that have as many seeds as base."""
-    folder, found = ROOT / "results" / "17-norm-first" / "runs", {}
-    for path in sorted(folder.glob("*.json")):
-        run = json.loads(path.read_text(encoding="utf-8"))
-        found.setdefault(run["row"], []).append(run["perplexity"])
-    return {name: found[name] for name in TABLE_3 if len(found.get(name, [])) == len(found["base"])}
+    """Row of Table 3 -> the perplexity of each seed, the norm first; the rows that the record has whole."""
+    found = complete(ROOT)
+    return {name: [run["perplexity"] for run in found[name]] for name in TABLE_3 if name in found}
 
 
 @drawing("rows-in-pairs", 31 + 27 * len(paired_rows()), "Rows of Table 3, differences from base")

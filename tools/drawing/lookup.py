@@ -82,6 +82,7 @@ def recurrent_attention(c: Canvas) -> None:
     is written."""
     pitch, wide = 70, 48
     weights = torch.tensor([0.0, 1.0, 3.0, 0.0, 0.5]).softmax(0).tolist()
+    c.box(11, 107, 338, 30, kind="frame", round=4)  # the query meets all of them, and the context is made of all
     for i, word in enumerate(WORDS):
         x = 16 + pitch * i
         middle = x + wide / 2
@@ -95,7 +96,7 @@ def recurrent_attention(c: Canvas) -> None:
         c.weights(x, 112, [[weights[i]]], wide, high=20)
         c.wire((middle, 90), (middle, 112), hue="k")
     c.text(75, 101, "memory", "small k")
-    c.text(16, 144, "weights", "small soft", anchor="start")
+    c.text(16, 149, "weights", "small soft", anchor="start")
     for i, word in enumerate(["bos", *"der Hund".split()]):
         x = 16 + pitch * i
         c.box(x, 194, wide, 30, "GRU", face="small")
@@ -103,9 +104,9 @@ def recurrent_attention(c: Canvas) -> None:
         c.text(x + wide / 2, 248, word)
         if i:
             c.wire((x - pitch + wide, 209), (x, 209))
-    c.wire((180, 194), (180, 132), hue="q")
+    c.wire((180, 194), (180, 137), hue="q")
     c.text(173, 172, "query *s*_{t}", "small q", anchor="end")
-    c.wire((344, 122), (354, 122), (354, 166), (316, 166), hue="o")
+    c.wire((349, 122), (356, 122), (356, 166), (316, 166), hue="o")
     context = c.block(268, 158, 1, 3, 16, "ofill")
     c.text(260, 166, "context *c*_{t}", "small o", anchor="end")
     c.wire((292, context.bottom), (292, 194), hue="o")
