@@ -63,7 +63,9 @@ def test_a_symbol_with_two_rows_is_named_among_the_letters_of_two_meanings():
 
 @pytest.mark.parametrize("row", SYMBOLS, ids=lambda row: row[2])
 def test_the_chapter_named_uses_the_code_named(row):
-    for code in re.findall(r"`([^`]+)`", row[2]):
+    codes = re.findall(r"`([^`]+)`", row[2])
+    assert codes, f"{row[0]} has no code"
+    for code in codes:
         name = code.split("(")[0]
         for number in row[-1].split(", "):
             assert re.search(rf"(?<!\w){re.escape(name)}(?!\w)", CHAPTERS[number]), f"{name} is not in chapter {number}"

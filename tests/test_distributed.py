@@ -361,9 +361,9 @@ def test_a_corpus_on_a_disk_gives_its_pages_back_in_every_process():
 
 def test_tokens_of_static_batches_are_counted_without_their_filling():
     batches = gpu.StaticBatches(some_pairs(60), 32, 32)
-    for (source, _), (_, target) in zip(_SharedBatches(batches, ProcessGroup(1, 97))(), batches(), strict=False):
-        if isinstance(source, _Elsewhere):
-            assert source.tokens == (target[:, 1:] != 0).sum()
+    told = [source for source, _ in _SharedBatches(batches, ProcessGroup(1, 97))()]
+    counted = [(source.tokens, (target[:, 1:] != 0).sum()) for source, (_, target) in zip(told, batches(), strict=True) if isinstance(source, _Elsewhere)]
+    assert counted and all(tokens == filled for tokens, filled in counted)
 
 
 class Event:

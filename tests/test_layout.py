@@ -8,7 +8,7 @@ import collect
 import layout
 import pytest
 import yaml
-from chapters import ROOT, chosen, paths, read, woven
+from chapters import ROOT, Refused, chosen, paths, read, woven
 
 EXERCISE = """
 ### Exercise {n}: double
@@ -280,10 +280,12 @@ def test_an_appendix_that_names_a_kernel_is_woven_and_others_are_pages(book):
     chapter, appendix = book("02-attention.md", GOOD), book("E-bugs.md", APPENDIX)
     book("A-notation.md", "# Notation\n")
     book("D-glossary.md", "---\norphan: true\n---\n\n# Glossary\n")
-    book("F-broken.md", "---\nkernelspec: [\n---\n")
+    broken = book("F-broken.md", "---\nkernelspec: [\n---\n")
     book("G-word.md", "---\nkernelspec\n---\n")
     assert paths(book.root) == [chapter]
-    assert woven(book.root) == [chapter, appendix]
+    assert woven(book.root) == [chapter, appendix, broken], "what cannot be read is refused, not left out"
+    with pytest.raises(Refused, match="book/F-broken.md:1: cannot be read"):
+        read(broken)
     assert chosen(["E"], book.root) == chosen(["book/E-bugs.md"], book.root) == [appendix]
     with pytest.raises(SystemExit, match="no chapter A"):
         chosen(["A"], book.root)

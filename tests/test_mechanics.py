@@ -360,7 +360,7 @@ def built_once(folder):
     "The pages that a build in this folder writes, and the numbers of figures, when Sphinx and annotated_book number them."
     from sphinx.application import Sphinx
 
-    app = Sphinx(folder, None, folder / "out", folder / "trees", "dummy", confoverrides={"numfig": True}, status=None, warning=None)
+    app = Sphinx(folder, None, folder / "out", folder / "trees", "text", confoverrides={"numfig": True}, status=None, warning=None)
     ours, written = Connected(), []
     book.setup(ours)
     for event, handler, options in ours.handlers:
