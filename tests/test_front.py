@@ -171,6 +171,8 @@ def test_what_is_said_of_a_second_core_is_so():
     assert gains["Transformer"][-1] > 1.4 and gains["Transformer"] == sorted(gains["Transformer"]) and max(gains["recurrent"]) < 1.15
     longest = {name: (max(made["2"]["most"][-1:]), min(made["1"]["least"][-1:])) for name, made in networks.items()}
     assert longest["Transformer"][0] < longest["Transformer"][1], "the rounds of the two overlap"
+    weights = json.loads((ROOT / "results/16-chain/scores.json").read_text())["weights"]
+    assert weights["recurrent"] < weights["Transformer"] / 5
     assert "A second core speeds up a Transformer's training pass over long sentences, but hardly a recurrent network's" in INDEX
 
 

@@ -565,8 +565,8 @@ def test_the_choice_of_kernels_breaks_no_graph():
 
 # ---- the programs that make the records, at tiny size
 
-TINY_RUN = "--device cpu --sizes tiny --tokens 100 --batches 1 --backend eager".split()
-TINY_LADDER = [*TINY_RUN, "--seconds", "0"]
+TINY_TRAINING = "--device cpu --sizes tiny --tokens 100 --batches 1 --backend eager".split()
+TINY_RUN = [*TINY_TRAINING, "--seconds", "0"]
 
 
 @pytest.fixture
@@ -599,11 +599,11 @@ def test_the_ladder_is_climbed_written_and_gone_on_with(program, tmp_path, capsy
     chosen = ladder.on_gpu.settings("fused attention")
     assert chosen == {"precision": "bfloat16", "attention": True}
     assert all(len(change) == 1 for rung, change in ladder.on_gpu.RUNGS.items() if rung != steps[0])
-    climb(*TINY_LADDER, "--here", "--rungs", steps[0], "--out", tmp_path)
+    climb(*TINY_RUN, "--here", "--rungs", steps[0], "--out", tmp_path)
     assert "tokens/s" in capsys.readouterr().out
     first = scores_in(tmp_path)["tiny"][0]
     assert first["gradients differ by"] == 0 and first["operations a byte"] > 0 and 0 < first["share of the matrix rate"]
-    climb(*TINY_LADDER, "--here", "--rungs", steps[0], "loss in pieces", "--out", tmp_path)
+    climb(*TINY_RUN, "--here", "--rungs", steps[0], "loss in pieces", "--out", tmp_path)
     rows = scores_in(tmp_path)["tiny"]
     assert [row["rung"] for row in rows] == [steps[0], "loss in pieces"] and rows[0] == first
     assert 0 < rows[1]["gradients differ by"] < 0.1 and rows[1]["tokens a second"] > 0
@@ -611,19 +611,23 @@ def test_the_ladder_is_climbed_written_and_gone_on_with(program, tmp_path, capsy
         ladder.on_gpu.settings("none")
 
 
-def test_a_rung_that_fails_costs_itself_only(program, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("status, stderr, said", [
+    (1, "Traceback\nInductorError: full\nSome advice", "InductorError: full"),
+    (2, "ImportError: of no matter\n14_ladder: out of memory", "out of memory"),  # by script.run
+])
+def test_a_rung_that_fails_costs_itself_only(status, stderr, said, program, tmp_path, monkeypatch, capsys):
     ladder, climb = program("14_ladder")
-    made = SimpleNamespace(returncode=1, stderr="Traceback\nOutOfMemoryError: full", stdout="")
+    made = SimpleNamespace(returncode=status, stderr=stderr, stdout="")
     monkeypatch.setattr(ladder, "subprocess", SimpleNamespace(run=lambda *a, **k: made, TimeoutExpired=TimeoutError))
-    climb(*TINY_LADDER, "--rungs", "TF32", "--out", tmp_path)
-    assert scores_in(tmp_path)["tiny"] == [{"rung": "TF32", "failed": "OutOfMemoryError: full"}]
-    climb(*TINY_LADDER, "--here", "--rungs", "TF32", "--out", tmp_path)
+    climb(*TINY_RUN, "--rungs", "TF32", "--out", tmp_path)
+    assert scores_in(tmp_path)["tiny"] == [{"rung": "TF32", "failed": said}]
+    climb(*TINY_RUN, "--here", "--rungs", "TF32", "--out", tmp_path)
     assert "tokens a second" in scores_in(tmp_path)["tiny"][0]  # tried again
 
 
 def test_peers_compute_the_same_and_take_turns(program, tmp_path, capsys):
     module, call = program("14_peers")
-    call(*TINY_RUN, "--rounds", 1, "--not-compiled", "--out", tmp_path)
+    call(*TINY_TRAINING, "--rounds", 1, "--not-compiled", "--out", tmp_path)
     rows = scores_in(tmp_path)["tiny"]
     assert rows["largest difference of a logit"] < 1e-3 and rows["ours, not compiled"]["times as long as ours"] == 1
     assert {"ours, plain", "ours, whole loss", "torch.nn.Transformer"} <= set(rows)
@@ -1108,7 +1112,7 @@ def test_a_record_of_another_gpu_is_not_gone_on_with(program, tmp_path, capsys):
     run = json.loads((tmp_path / "run.json").read_text())
     run["machine"]["gpu"] = "NVIDIA H200"
     (tmp_path / "run.json").write_text(json.dumps(run))
-    with pytest.raises(SystemExit, match="was begun with GPU NVIDIA H200 and torch .* choose another --out"):
+    with pytest.raises(ValueError, match="was begun with GPU NVIDIA H200 and torch .* choose another --out"):
         climb(*TINY_RUN, "--here", "--rungs", "float32, plain", "--out", tmp_path)
 
 
