@@ -39,7 +39,7 @@ def _check_inputs(x, memory, d_model):
 
 def _check_axes(mask):
     """Refuse a mask whose first axis could be sentences, and would be read as heads: ValueError."""
-    if mask is not None and mask.dim() == 3:
+    if isinstance(mask, Tensor) and mask.dim() == 3:
         shape = tuple(mask.shape)
         raise ValueError(f"mask must be (T, S) or have four axes, (B, h, T, S), not {shape}")
 

@@ -12,7 +12,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -605,11 +605,14 @@ def _alone(folder):
         yield None
         return
     mark = Path(folder, ".writing")
-    with file_lock(mark, wait=False):
+    with ExitStack() as held:
+        with _disk_errors(mark.parent):
+            held.enter_context(file_lock(mark, wait=False))
         try:
             yield mark.parent
         finally:
-            mark.unlink(missing_ok=True)
+            with suppress(OSError):  # Windows removes no open file
+                mark.unlink()
 
 
 def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterable],

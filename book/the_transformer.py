@@ -191,7 +191,7 @@ def batches(pairs, size=24):
 
 
 def smoothed_loss(logits, target, eps_ls=0.1):
-    """Cross-entropy with label smoothing over what is no padding (section 5.4)."""
+    """Cross-entropy with label smoothing over all tokens but padding (section 5.4)."""
     log_p = logits.log_softmax(-1)  # (B, T, vocab)
     right = log_p.gather(-1, target[..., None])[..., 0]  # (B, T)
     loss = -(1 - eps_ls) * right - eps_ls * log_p.mean(-1)  # (B, T)
@@ -203,8 +203,14 @@ def learning_rate(step, d_model, warmup, rate=1.0):
     return rate * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
-def train(model, pairs, steps=2400, warmup=300, rate=0.6):
-    """Train on encoded pairs as in section 5; hands out each step and its loss."""
+STEPS, WARMUP, RATE = 2400, 300, 0.6
+
+
+def train(model, pairs, steps=STEPS, warmup=WARMUP, rate=RATE):
+    """Train on encoded pairs as in section 5; yields each step and its loss.
+
+    The last weights are averaged when it has been run to its end.
+    """
     constants = {"betas": (0.9, 0.98), "eps": 1e-9}
     adam = torch.optim.Adam(model.parameters(), **constants, fused=True)
     model.train()  # greedy switches dropout off
@@ -226,20 +232,22 @@ def train(model, pairs, steps=2400, warmup=300, rate=0.6):
 @torch.no_grad()
 def greedy(model, source):
     """Write the likeliest next word until every sentence has ended (section 6.1)."""
-    longest = source.shape[1] + 50  # as in the paper
+    longest = source.shape[1] + 50  # the paper: each input's length + 50
     memory = model.eval().encode(source)  # (B, S, d_model)
     target = torch.full_like(source[:, :1], BOS)  # (B, 1)
     ended = torch.zeros_like(target, dtype=torch.bool)  # (B, 1)
     while not ended.all() and target.shape[1] <= longest:
         logits = model.decode(target, memory, source)[:, -1:]  # (B, 1, vocab)
         word = logits.argmax(-1).masked_fill(ended, PAD)  # (B, 1)
-        target, ended = torch.cat([target, word], 1), ended | (word == EOS)
+        target = torch.cat([target, word], 1)
+        ended = ended | (word == EOS)
     return target[:, 1:].tolist()
 
 
 def translate(model, vocabulary, sentences):
     """Sentences in, their translations out, fifty at a time."""
-    rows, written = [vocabulary.encode(sentence) for sentence in sentences], []
+    rows = [vocabulary.encode(sentence) for sentence in sentences]
+    written = []
     for i in range(0, len(rows), 50):
         written += greedy(model, pad(rows[i : i + 50]))
     return [vocabulary.decode(ids) for ids in written]
