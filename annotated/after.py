@@ -476,6 +476,8 @@ class RMSNorm(nn.Module):
         if x.shape[-1:] != self.gain.shape:  # an axis of 1 would be broadcast in silence
             wanted = f"(..., {len(self.gain)}) for this RMSNorm"
             raise ValueError(f"x must be {wanted}, not {tuple(x.shape)}")
+        if not x.is_floating_point():
+            raise TypeError(f"x must hold floating-point numbers, not {x.dtype}")
         wide = torch.promote_types(x.dtype, torch.float32)  # squares overflow in float16
         mean_square = x.to(wide).square().mean(-1, keepdim=True)  # (..., 1)
         return self.gain * x / torch.sqrt(mean_square + self.eps).to(x.dtype)  # (..., d_model)

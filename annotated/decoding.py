@@ -944,6 +944,8 @@ def load(folder: Path | str, device: str = "cpu", int8: bool = False) -> Transla
     except (ModuleNotFoundError, MemoryError, torch.OutOfMemoryError):  # say it themselves
         raise
     except Exception as error:  # each library has errors of its own for a damaged file
+        if "allocate memory" in str(error):  # torch, on a CPU
+            raise
         why = re.sub(r"\s+", " ", str(error))[:200]
         said = f"{folder} holds no model that fits its config.json: {why}"
         raise ValueError(said) from error

@@ -207,22 +207,25 @@ def _changed(path: Path, anew: bool = False) -> Iterator[dict]:
                 lock.unlink()
 
 
-def _cleared(folder):
-    """Make room for a new record; returns what the old one's files held, by name."""
-    files = [folder / name for name in ("run.json", "scores.json", "log.jsonl")]
-    before = {path.name: path.read_bytes() for path in files if path.exists()}
-    for path in files[1:]:  # run.json is replaced
-        path.unlink(missing_ok=True)
-    return before
+_PARTS = ("run.json", "scores.json", "log.jsonl")  # of a record; other files are the caller's
+
+
+def _parts_of(folder):
+    """What a record's files hold, by name."""
+    files = [folder / name for name in _PARTS]
+    return {path.name: path.read_bytes() for path in files if path.exists()}
 
 
 def _put_back(folder, before):
     """Restore an old record where the new one has no scores; returns whether that was done."""
     if not before or (folder / "scores.json").exists():
         return False
-    for name, content in before.items():
+    for name in _PARTS:
+        if name not in before:
+            (folder / name).unlink(missing_ok=True)
+            continue
         with atomic_write(folder / name) as file:
-            file.write_bytes(content)
+            file.write_bytes(before[name])
     return True
 
 
@@ -242,12 +245,11 @@ class Record:
             folder, free, what: see `_check_same`.
             packages: see `provenance`.
             anew: replace the record that is there, if any, instead of going on with it; a run
-                that fails before it has scores puts the old one back.
+                that fails inside `with` before it has scores puts the old one back.
         """
         record = cls(folder)
         now = provenance(packages, **what)
-        if anew:
-            record.before = _cleared(record.folder)
+        record.before = _parts_of(record.folder) if anew else {}
         with _changed(record.folder / "run.json", anew) as run:
             if not run:
                 run.update(now)
@@ -256,6 +258,8 @@ class Record:
                 run.setdefault("continued", []).append(_sitting(run, now, free))
                 for told in ("failed", "ended"):  # of the sitting before
                     run.pop(told, None)
+        for name in record.before.keys() - {"run.json"}:  # only now that run.json is new
+            (record.folder / name).unlink()
         return record
 
     def change(self, name: str) -> AbstractContextManager[dict]:

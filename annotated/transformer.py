@@ -122,7 +122,7 @@ class Config:
         for name in ("pad", "bos", "eos", "unk"):
             if type(given[name]) is not int or not 0 <= given[name] < self.vocab:
                 yield f"{name} must lie in 0..{self.vocab - 1} (vocab), got {given[name]!r}"
-        for name in ("pad", "eos"):  # what every source may hold
+        for name in ("pad", "eos", "unk"):  # what a source may hold
             if given[name] >= given.get("source_vocab", self.vocab):
                 yield f"{name} must lie in 0..{self.source_vocab - 1} (source_vocab), got {given[name]}"
         if self.pad == self.eos:

@@ -456,7 +456,7 @@ def test_of_all_questions_stay_those_that_hold_the_words(browser, site):
     page = browser.new_page()
     page.goto(f"{site}/book/questions.html")
     shown = page.locator(".bd-article section li:visible")
-    every, line, told = shown.count(), page.get_by_role("searchbox", name="Only questions that hold"), page.locator(".sieve output")
+    every, line, told = shown.count(), page.get_by_role("searchbox", name="Show only questions"), page.locator(".sieve output")
     assert told.inner_text() == ""
     for words in ("DIVIDED d_k", "beam wider", "d_model"):
         line.fill(words)

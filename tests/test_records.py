@@ -286,3 +286,12 @@ def test_a_record_begun_anew_is_not_lost_to_a_run_that_has_no_scores(tmp_path, s
         assert record.scores == {"bleu": 2} and read_run(tmp_path)["failed"]
     else:
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_record_that_was_only_begun_is_put_back_alone(tmp_path):
+    Record.begin(tmp_path, seed=1)
+    before = (tmp_path / "run.json").read_bytes()
+    with pytest.raises(OSError), Record.begin(tmp_path, anew=True, seed=2) as record:
+        record.log(step=1)
+        raise OSError("no machine")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"] and (tmp_path / "run.json").read_bytes() == before

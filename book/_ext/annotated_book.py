@@ -29,8 +29,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 API = "book/api"
 PROMPTS = {"setup": "setup", "solution": "the solution", "export": "the code", "hide-input": "how it is done"}
 SIEVE = """<form class="sieve" role="search">
-<label for="sieve">Only questions that hold these words, here or in their answer</label>
-<input type="search" id="sieve" autocomplete="off" spellcheck="false" placeholder="warm-up rate">
+<label for="sieve">Show only questions and answers that contain these words</label>
+<input type="search" id="sieve" spellcheck="false" placeholder="warm-up rate">
 <output for="sieve" aria-live="polite"></output>
 </form>"""
 log = logging.getLogger(__name__)

@@ -140,7 +140,7 @@ function sifting() {
       left += !item.hidden;
     }
     for (const section of sections) section.hidden = !section.querySelector("li:not([hidden])");
-    told.textContent = !words.length ? "" : left ? `${left} of ${questions.length}` : "None: the search reads the whole book.";
+    told.textContent = !words.length ? "" : left ? `${left} of ${questions.length}` : "None here. The book's search covers every page.";
   };
   line.form.addEventListener("submit", event => event.preventDefault());
   line.addEventListener("input", sift);
