@@ -4,6 +4,8 @@ import ast
 import hashlib
 import json
 import re
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -289,3 +291,24 @@ def edited(notebook) -> bool:
     """Whether a notebook's cells are no longer those that weaving wrote."""
     kept = notebook.metadata.get("annotated", {}).get("cells")
     return kept is not None and kept != digest_of(contents(notebook.cells))
+
+
+def clear_orphans(left: list[Path], is_ours: Callable[[Path], bool], check: bool, unknown: bool) -> bool:
+    """Delete files whose chapters are gone, unless that is unknown or something is wrong; whether something is.
+
+    A file that was not made from a chapter, or was changed since, is somebody's work: it is refused and kept.
+    """
+    ours = [path for path in left if is_ours(path)]
+    wrong = False
+    for path in left:
+        if path not in ours:
+            print(f"{path.parent.name}/{path.name}: no chapter makes it", file=sys.stderr)
+            wrong = True
+    for path in [] if unknown else ours:
+        if check:
+            print(f"{path.parent.name}/{path.name} is left over: no chapter makes it any more")
+            wrong = True
+        elif not wrong:
+            path.unlink()
+            print(f"{path.parent.name}/{path.name} is deleted: no chapter makes it any more")
+    return wrong

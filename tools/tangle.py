@@ -16,7 +16,7 @@ import sys
 import tokenize
 from pathlib import Path
 
-from chapters import ROOT, Cell, Chapter, Refused, chosen, module_order, read
+from chapters import ROOT, Cell, Chapter, Refused, chosen, clear_orphans, module_order, read
 
 MADE = "by tools/tangle.py: edit the chapter, not this file."
 BY_HAND = {"__init__", "__main__"}
@@ -344,29 +344,13 @@ def main(argv=None, root: Path = ROOT) -> int:
             target.write_text(text, encoding="utf-8")
     # A module may be that of a text that was refused, or of one that was not asked for.
     unknown = refused or bool(args.chapters)
-    return int(clear_orphans(package, set(order) | BY_HAND, args.check, unknown) or failed)
+    left = [path for path in sorted(package.glob("*.py")) if path.stem not in {*order, *BY_HAND}]
+    return int(clear_orphans(left, is_ours, args.check, unknown) or failed)
 
 
-def clear_orphans(package: Path, wanted: set[str], check: bool, unknown: bool) -> bool:
-    """Delete the modules whose chapters are gone, unless it is unknown or something fails; whether something fails.
-
-    A module that was never made from a chapter is somebody's work: it is refused and kept.
-    """
-    left = [path for path in sorted(package.glob("*.py")) if path.stem not in wanted]
-    ours = [path for path in left if MADE in path.read_text(encoding="utf-8")]
-    failed = False
-    for path in left:
-        if path not in ours:
-            print(f"annotated/{path.name}: no chapter makes it", file=sys.stderr)
-            failed = True
-    for path in [] if unknown else ours:
-        if check:
-            print(f"annotated/{path.name} is left over: no chapter makes it any more")
-            failed = True
-        elif not failed:
-            path.unlink()
-            print(f"annotated/{path.name} is deleted: no chapter makes it any more")
-    return failed
+def is_ours(path: Path) -> bool:
+    """Whether a module was made from a chapter."""
+    return MADE in path.read_text(encoding="utf-8")
 
 
 if __name__ == "__main__":

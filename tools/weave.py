@@ -35,7 +35,20 @@ from pathlib import Path
 import nbformat
 import warm
 import yaml
-from chapters import ROOT, Chapter, Refused, as_cell, chosen, contents, digest_of, edited, front_matter, read, woven
+from chapters import (
+    ROOT,
+    Chapter,
+    Refused,
+    as_cell,
+    chosen,
+    clear_orphans,
+    contents,
+    digest_of,
+    edited,
+    front_matter,
+    read,
+    woven,
+)
 from kernel import WEAVING, profile
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -464,27 +477,6 @@ def is_ours(path: Path) -> bool:
         return False
 
 
-def clear_orphans(root: Path, check: bool, failed: bool) -> bool:
-    """Delete the notebooks whose chapters are gone, unless something failed; whether something has failed by now.
-
-    A notebook that weaving did not write, or that was edited since, is somebody's work: it is refused and kept.
-    """
-    left = orphans(root)
-    ours = [path for path in left if is_ours(path)]
-    for path in left:
-        if path not in ours:
-            print(f"notebooks/{path.name}: no chapter makes it", file=sys.stderr)
-            failed = True
-    for path in ours:
-        if check:
-            print(f"notebooks/{path.name} is left over: no chapter makes it any more")
-            failed = True
-        elif not failed:
-            path.unlink()
-            print(f"notebooks/{path.name} is deleted: no chapter makes it any more")
-    return failed
-
-
 def main(argv=None, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(description="Run the chapters whose inputs changed; make notebooks/*.ipynb.")
     parser.add_argument("chapters", nargs="*", metavar="CHAPTER", help="02 or book/02-attention.md; all by default")
@@ -506,7 +498,7 @@ def main(argv=None, root: Path = ROOT) -> int:
             failed |= what in ("failed", "stale")
             if line:
                 print(line, file=sys.stderr if what == "failed" else sys.stdout, flush=True)
-    failed = clear_orphans(root, args.check, failed)
+    failed |= clear_orphans(orphans(root), is_ours, args.check, unknown=failed and not args.check)
     done = ", ".join(f"{n} {what}" for what, n in sorted(total.items()))
     print(f"notebooks: {done or 'none'} ({time.perf_counter() - start:.1f} s)")
     return int(failed)
