@@ -181,7 +181,7 @@ def numbers() -> list[tuple[str, str, str]]:
         (f"{statistics.mean(bleu):.1f} BLEU",
          f"on the {seeds[0]['sentences']:,} captions of Multi30k's test set, lower-cased and tokenised, beside {published:.1f} published on the same files for a Transformer"
          f" of text alone; mean of {len(bleu)} seeds{spread}, at most {spent:.1f} hours on one core, its two teachers included",
-         "notebooks/12-evaluation"),
+         "notebooks/12-evaluation-questions"),  # which has this record
     ]
 
 
