@@ -1,6 +1,7 @@
 """How built pages are mended: formulas, icons, images, addresses, links to names; without a browser."""
 
 import ast
+import io
 import json
 import re
 import shutil
@@ -8,7 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
+import matplotlib.pyplot as plt
 import pytest
 from chapters import ROOT
 from docutils import nodes
@@ -18,6 +21,7 @@ sys.path.append(str(ROOT / "book" / "_ext"))
 import annotated_api as api  # noqa: E402
 import annotated_book as book  # noqa: E402
 import annotated_bundle as bundle  # noqa: E402
+import annotated_figures as figures  # noqa: E402
 import annotated_page as page  # noqa: E402
 import annotated_search as search  # noqa: E402
 
@@ -250,23 +254,68 @@ def test_words_in_figures_have_a_contrast_of_four_and_a_half():
     grounds = [luminance(colour) for colour in re.findall(r"--paper: (#[0-9a-f]{6});", css)]
     assert len(grounds) == 2
     for theme, ground in enumerate(grounds):
-        for pair in page.WORDS.values():
+        for pair in figures.WORDS.values():
             dark, light = sorted([luminance(pair[theme]), ground])
             assert (light + 0.05) / (dark + 0.05) >= 4.5, (theme, pair)
     style = (ROOT / "book/annotated.mplstyle").read_text(encoding="utf-8")
-    assert set(re.findall(r"\b[0-9a-f]{6}\b", style)) <= set(page.WORDS)
+    assert set(re.findall(r"\b[0-9a-f]{6}\b", style)) <= set(figures.WORDS)
 
 
 def test_a_figure_comes_in_two_versions(tmp_path):
     (tmp_path / "_images").mkdir()
     figure = tmp_path / "_images" / "f.svg"
     figure.write_text('<text style="font-size: 9px; fill: #767676">a</text><path style="fill: #767676"/>')
-    done = page.themed('<img alt="x" class="y" src="_images/f.svg"><img src="_images/none.svg">', tmp_path)
+    done = figures.themed('<img alt="x" class="y" src="_images/f.svg"><img src="_images/none.svg">', tmp_path)
     assert done == ('<img alt="x" class="only-light y" src="_images/f.svg"><img alt="x" class="only-dark y" src="_images/f-dark.svg">'
                     '<img src="_images/none.svg">')
     assert figure.read_text() == '<text style="font-size: 9px; fill: #5d5a53">a</text><path style="fill: #767676"/>'
     assert "#a9a69d" in (tmp_path / "_images" / "f-dark.svg").read_text()
-    assert page.themed(done, tmp_path) == done
+    assert figures.themed(done, tmp_path) == done
+
+
+def plot(names, words="", **settings):
+    "A figure as notebooks hold it, a panel for each name; words stand to the right of each."
+    with plt.style.context(ROOT / "book/annotated.mplstyle"), plt.rc_context({"svg.fonttype": "none"}):
+        figure, axes = plt.subplots(1, len(names), squeeze=False, layout="constrained", **settings)
+        for panel, name in zip(axes[0], names):
+            panel.plot([1, 1000], [3, 5])
+            panel.set(title=name, xlabel=f"{name} below", ylabel=f"{name} beside" if panel is axes[0][0] or "sharey" not in settings else "")
+            panel.annotate(words, (1, 0.5), xycoords="axes fraction", annotation_clip=False, in_layout=False)
+        file = io.StringIO()
+        figure.savefig(file, format="svg")
+        plt.close(figure)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("settings", [{"figsize": (6.8, 3)}, {"figsize": (6.8, 3), "sharey": True}])
+@pytest.mark.parametrize("names", [("one", "two"), ("one", "two", "three")])
+def test_panels_go_below_each_other_with_all_their_words(names, settings):
+    svg = plot(names, **settings)
+    rows = figures.panels(svg)
+    drawn = figures.PANEL.findall(svg)
+    assert len(rows) == len(drawn) == len(names)
+    for i, (parts, panel) in enumerate(zip(rows, drawn)):
+        begin, end = parts[-1]
+        left, right = figures.reach(panel)
+        frame = figures.BOX.search(panel)
+        assert begin <= min(left, float(frame[1])) and max(right, float(frame[3])) <= end
+        for other in (*drawn[:i], *drawn[i + 1:]):  # nor a part of another's frame
+            assert end <= float(figures.BOX.search(other)[1]) or float(figures.BOX.search(other)[3]) <= begin
+        assert len(parts) == (2 if i and "sharey" in settings else 1)  # the scale of the first stands at each
+    below = figures.stacked(svg)
+    root = ElementTree.fromstring(below)
+    assert [e.text for e in root.findall("{*}text")] == ["left", *["middle"] * (len(names) - 2), "right"]
+    assert len(root.findall("{*}svg")) == sum(map(len, rows)) == len(root.findall(".//{*}use[@{http://www.w3.org/1999/xlink}href='#figure_1']"))
+    wide, high = (float(x) for x in root.get("viewBox").split()[2:])
+    assert high > len(names) * 200 and wide < 6.8 * 72 / len(names) * 1.35
+
+
+def test_panels_that_cannot_be_parted_stay_as_they_are():
+    assert figures.stacked(plot(["one"])) == ""
+    assert figures.stacked(plot(["one", "two"], words="so long that it goes into the next")) == ""
+    assert figures.stacked(plot(["one", "two", "three", "four"])) == ""
+    assert figures.stacked(plot(["one", "two"], width_ratios=[20, 1])) == ""  # a scale of colours
+    assert figures.stacked(plot(["one", "two"]).replace(' <g id="figure_1">', ' <g id="figure_1">\n  <g id="legend_1"/>')) == ""
 
 
 def test_only_the_search_page_asks_for_the_index():

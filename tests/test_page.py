@@ -525,6 +525,23 @@ def test_a_figure_is_seen_once_with_its_caption(browser, site, theme):
         context.close()
 
 
+def test_a_narrow_page_shows_a_figure_s_panels_below_each_other(browser, site):
+    "With words of a size to read; enlarged, the figure is as the chapter draws it."
+    shown = "img => [img.currentSrc.split('-').pop(), img.naturalWidth, img.getBoundingClientRect().width]"
+    for width, narrow in ((360, True), (1280, False)):
+        page = browser.new_page(viewport={"width": width, "height": 800})
+        page.goto(f"{site}/notebooks/15-results.html", wait_until="load")
+        image = page.locator("picture img.only-light").first
+        image.scroll_into_view_if_needed()
+        page.wait_for_function("img => img.complete && img.naturalWidth", arg=image.element_handle())
+        source, drawn, seen = image.evaluate(shown)
+        assert (source == "narrow.svg") == narrow
+        assert seen / drawn > 0.8, (width, seen, drawn)  # their letters are 8 CSS pixels high or more
+        image.click()
+        assert "narrow" not in page.locator("dialog.zoom img").evaluate("img => img.currentSrc")
+        page.close()
+
+
 # What a browser leaves out of sight, and what stands out of a section whose sides a narrow page cuts.
 LATE = "() => [...document.querySelectorAll('.bd-article h2')].map(e => e.checkVisibility({contentVisibilityAuto: true}))"
 OUTSIDE = """() => {

@@ -15,6 +15,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from annotated_bundle import bundle
+from annotated_figures import themed
 from docutils import nodes
 from sphinx.util import logging
 
@@ -311,40 +312,6 @@ def spaced(page: str, folder: Path) -> str:
         late = "" if "logo" in found[2] or "loading=" in found[1] else ' loading="lazy"'
         return f'<img{found[1].rstrip()} width="{sides[0]}" height="{sides[1]}"{late}>' if sides else found[0]
     return IMAGE.sub(space, page)
-
-
-# The figures' mid-tones (annotated.mplstyle) read on any ground, but not at 4.5:1: on the page their words take its hues.
-WORDS = {  # in the figure -> on light, on dark
-    "767676": ("5d5a53", "a9a69d"), "8a8a8a": ("66665f", "a9a69d"), "2a7fbf": ("1d6ba6", "6fb1e6"), "d9861a": ("9a5a08", "e6a44a"),
-    "1f9d77": ("14724f", "56c09a"), "c2557f": ("a83f68", "e58bb0"), "7d6bb5": ("6a57a8", "ab9be0"),
-}
-WORD = re.compile(r"(<text\b[^>]*?\bfill: #)(" + "|".join(WORDS) + r")\b")
-FIGURE = re.compile(r'<img\b(?![^>]*\bonly-)([^>]*?\bsrc=")([^":]*_images/[^":]+)\.svg("[^>]*)>')
-
-
-def coloured(svg: str, theme: int) -> str:
-    "A figure whose words have the hues of a theme, 0 light or 1 dark."
-    return WORD.sub(lambda found: found[1] + WORDS[found[2]][theme], svg)
-
-
-def themed(page: str, folder: Path) -> str:
-    "A page whose figures come in two versions, of which a theme shows its own."
-    def both(found: re.Match) -> str:
-        path = (folder / f"{found[2]}.svg").resolve()
-        dark = path.with_name(f"{path.stem}-dark.svg")
-        text = path.read_text(encoding="utf-8") if path.is_file() else ""
-        if WORD.search(text):  # as the notebook has it: copied anew by this build
-            dark.write_text(coloured(text, 1), encoding="utf-8")
-            path.write_text(coloured(text, 0), encoding="utf-8")
-        if not dark.is_file():
-            return found[0]
-
-        def shown(theme: str, name: str) -> str:
-            image = f"<img{found[1]}{name}.svg{found[3]}>"
-            with_class = re.sub(r'\bclass="', f'class="{theme} ', image)
-            return with_class if with_class != image else image.replace("<img", f'<img class="{theme}"', 1)
-        return shown("only-light", found[2]) + shown("only-dark", f"{found[2]}-dark")
-    return FIGURE.sub(both, page)
 
 
 def faces(page: str, above: str) -> str:

@@ -117,8 +117,9 @@ function enlarging() {
     const box = document.createElement("span");
     box.className = "zoomed";
     for (const theme of ["only-light", "only-dark"]) box.classList.toggle(theme, picture.classList.contains(theme));
-    picture.replaceWith(box);
-    box.append(picture, button);
+    const whole = picture.closest("picture") || picture;  // it has another version for narrow screens
+    whole.replaceWith(box);
+    box.append(whole, button);
     picture.addEventListener("click", () => open(picture));
   }
   document.body.append(dialog);
