@@ -10,8 +10,9 @@ the encoder's vectors of a sentence nearly alike and the loss high; the norm bef
 Updates are recorded as CUDA graphs on batches of few shapes: at this size a GPU mostly waits for Python.
 With --bpe_dropout p, every epoch cuts the training text anew and leaves out each merge with probability p.
 
-Chosen on the validation set alone: how long to train (averages of ten checkpoints that end at different updates,
-by greedy search), then the strength of the length penalty. The test set is translated once a seed.
+Chosen on the validation set alone: how long to train (averages of --average checkpoints, the best of several numbers,
+that end at different updates, by greedy search), then the strength of the length penalty: where the strongest of ALPHAS
+is the best, stronger ones are tried until the score falls. The test set is translated once a seed.
 Writes OUT-SEED or OUT-tok-SEED: run.json, log.jsonl, scores.json, outputs.txt; no weights, because of the data's
 licence. Stopped, it goes on from the last checkpoint; a seed whose scores are there is not trained again.
 On a CPU, where chapter 14's update is appendix N's: --device cpu, or for a trial --device cpu --steps 20 --pairs 200.
@@ -56,6 +57,7 @@ SIZES = {"N": 4, "N_decoder": 4, "d_model": 128, "d_ff": 256, "h": 4, "P_drop": 
 CORPUS = {"raw": "multi30k-en-de", "tok": "multi30k-en-de-tok"}
 SCORING = {"raw": {}, "tok": {"tokenize": "none"}}
 ALPHAS = (0.0, 0.3, 0.6, 1.0, 1.4, 1.8)
+STRONGER, STRONGEST = 0.6, 6.0  # the step beyond them, and where it ends
 KEPT = 10  # of so many lines for updates one stays in the record
 TRIAL = 99  # the seed of trainings that choose a rate
 TEACHER = 100  # the seed of the first teacher
@@ -99,7 +101,7 @@ def teach(name, data, rate, folder, how, options):
     recipe = recipe_for(teachers(options)[name], rate, theirs)
     data = corpus, vocabulary, *encoded
     model, log = trained(data, config_for(vocabulary, options), recipe, folder / name, options)
-    average_of(model, list_checkpoints(folder / name)[-options.average :])
+    average_of(model, list_checkpoints(folder / name)[-options.average[0] :])
     search = partial(translate, model, vocabulary, beam=options.beam, alpha=1.0)
     score, _ = bleu(search(corpus.validation), [target for _, target in corpus.validation], **how)
     write_text(folder / f"{name}.txt", "".join(line + "\n" for line in search(corpus.train)))
@@ -151,17 +153,21 @@ def choose(model, vocabulary, folder, validation, options, how):
     """The best end of the average and the best penalty, by BLEU on the validation set; the model is left so."""
     references = [target for _, target in validation]
     found, tried = list_checkpoints(folder), {}
-    first = min(len(found), options.average)
-    for end in sorted({*range(len(found), first - 1, -options.every)}):
-        average_of(model, found[max(0, end - options.average) : end])
-        tried[end] = bleu(translate(model, vocabulary, validation, 1, 0.6), references, **how)[0]
-    end = max(tried, key=tried.get)
-    average_of(model, found[max(0, end - options.average) : end])
+    for count in options.average:
+        first = min(len(found), count)
+        for end in sorted({*range(len(found), first - 1, -options.every)}):
+            average_of(model, found[max(0, end - count) : end])
+            tried[min(end, count), end] = bleu(translate(model, vocabulary, validation, 1, 0.6), references, **how)[0]
+    count, end = max(tried, key=tried.get)
+    average_of(model, found[end - count : end])
     search = partial(translate, model, vocabulary, validation, options.beam)
     penalties = {alpha: bleu(search(alpha), references, **how)[0] for alpha in ALPHAS}
+    while (last := max(penalties)) == max(penalties, key=penalties.get) and last < STRONGEST:
+        penalties[round(last + STRONGER, 1)] = bleu(search(round(last + STRONGER, 1)), references, **how)[0]
+    ends = {n: {int(found[e - 1].name): round(score, 2) for (m, e), score in tried.items() if m == n} for n, _ in tried}
     return {
-        "ends tried, greedy": {int(found[e - 1].name): round(score, 2) for e, score in tried.items()},
-        "end": int(found[end - 1].name), "checkpoints averaged": min(end, options.average),
+        "ends tried, greedy": ends[count], "end": int(found[end - 1].name), "checkpoints averaged": count,
+        "averages tried, greedy": {n: max(scores.values()) for n, scores in ends.items()},
         "penalties tried": {str(alpha): round(score, 2) for alpha, score in penalties.items()},
         "alpha": max(penalties, key=penalties.get), "validation": round(max(penalties.values()), 2),
     }
@@ -336,7 +342,7 @@ def main():
     parser.add_argument("--trial", type=int, default=500, help="updates of a training that chooses the rate")
     parser.add_argument("--tokens", type=int, default=4096, help="of each side in a batch")
     parser.add_argument("--save_every", type=int, default=200)
-    parser.add_argument("--average", type=int, default=10, help="checkpoints")
+    parser.add_argument("--average", type=int, nargs="+", default=[10], help="checkpoints; a teacher takes the first")
     parser.add_argument("--every", type=int, default=5, help="checkpoints between the ends tried")
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--teachers", type=int, default=0, help="trainings each way whose translations are read")

@@ -765,10 +765,26 @@ def test_multi30k_trains_chooses_on_validation_and_scores_once(more, adam_or_muo
     assert scored == [(5, {"tokenize": "none"})] * 4 + [(3, {"tokenize": "none"})]  # two ends, two penalties, one test
     scores = scores_in(tmp_path / "m-tok-1")
     assert scores["end"] == 4 and scores["alpha"] == 0.3 and scores["checkpoints averaged"] == 2 and scores["bleu"] == 4
+    assert scores["averages tried, greedy"] == {"2": 9 - 1}
     assert (tmp_path / "m-tok-1/outputs.txt").read_text().count("\n") == 3 and not (tmp_path / "work/m-tok-1").exists()
     assert json.loads((tmp_path / "m-tok-1/run.json").read_text())["recipe"]["optimizer"] == adam_or_muon
     rates = [json.loads(line)["rate"] for line in (tmp_path / "m-tok-1/log.jsonl").read_text().splitlines() if "rate" in line]
     assert len(rates) == 3 and (rates[2] < rates[1] / 1.5) == bool(more)  # Muon's ends at 0
+
+
+def test_multi30k_tries_several_averages_and_penalties_beyond_the_strongest_until_one_is_worse(program, tmp_path, monkeypatch, capsys):
+    module, call = program("14_multi30k")
+    monkeypatch.setattr(module, "load_corpus", lambda name: grammar_corpus(train=40, validation=5, test=3))
+    monkeypatch.setattr(module, "ALPHAS", (0.3, 1.0))
+    made = iter([1.0, 3.0, 2.0, 4.0, 2.5, 5.0, 6.0, 7.0, 6.5, 8.0])  # two ends of pairs, three of single ones, then penalties
+    monkeypatch.setattr(module, "bleu", lambda *given, **how: (next(made), "s"))
+    small = "--device cpu --steps 6 --warmup 2 --save_every 2 --average 2 1 --every 1 --vocab 330 --tokens 200 --seeds 1 --beam 2".split()
+    call(*small, "--protocols", "tok", "--out", tmp_path / "m", "--work", tmp_path / "work")
+    scores = scores_in(tmp_path / "m-tok-1")
+    assert scores["averages tried, greedy"] == {"2": 3, "1": 4} and (scores["checkpoints averaged"], scores["end"]) == (1, 4)
+    assert scores["ends tried, greedy"] == {"2": 2, "4": 4, "6": 2.5}
+    assert scores["penalties tried"] == {"0.3": 5, "1.0": 6, "1.6": 7, "2.2": 6.5}
+    assert (scores["alpha"], scores["validation"], scores["bleu"]) == (1.6, 7, 8) and next(made, None) is None
 
 
 def test_multi30k_takes_the_rate_that_leaves_the_least_loss_and_goes_on_with_its_trials(program, tmp_path, monkeypatch, capsys):
