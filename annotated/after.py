@@ -155,7 +155,7 @@ class LanguageModel(_Stack):
 def mask_words(
     ids: Tensor, blank: int, rate: float = 0.15, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Hide words: 80 % become the blank, 10 % another word, 10 % stay (Devlin et al. 2019).
+    """Hide words: 80 % become the blank, 10 % a random word, 10 % stay (Devlin et al. 2019).
 
     Args:
         ids: sentences, (B, T); identifiers up to 3 are markers and are never chosen.
@@ -215,7 +215,12 @@ def pretrain(
 
     Returns:
         the loss of each update.
+
+    Raises:
+        ValueError: there is no sentence.
     """
+    if not text:
+        raise ValueError("text must have at least one sentence, not none")
     generator = torch.Generator().manual_seed(seed)
 
     def loss():
@@ -263,7 +268,7 @@ def _label_sentences(examples, rng):
 
 
 class Classifier(nn.Module):
-    """A label for a sentence: a linear layer on its vectors' mean (Devlin et al. 2019).
+    """A label for a sentence: a linear layer on the mean of its vectors; BERT's reads the first's.
 
     Args:
         model: pre-trained or not; it is trained further in place.
@@ -279,7 +284,7 @@ class Classifier(nn.Module):
         """Logits (B, classes) for sentences ids, (B, T), padding at the end."""
         vectors = self.model.encode(ids)  # (B, T, d_model)
         real = (ids != self.model.config.pad)[..., None]  # (B, T, 1)
-        mean = (vectors * real).sum(1) / real.sum(1)  # (B, d_model)
+        mean = (vectors * real).sum(1) / real.sum(1).clamp(min=1)  # (B, d_model)
         return self.W(mean)  # (B, classes)
 
 
@@ -304,7 +309,12 @@ def finetune(
 
     Returns:
         the loss of each update.
+
+    Raises:
+        ValueError: there is no sentence.
     """
+    if not rows:
+        raise ValueError("rows must have at least one sentence, not none")
     generator = torch.Generator().manual_seed(seed)
 
     def loss():
@@ -425,9 +435,12 @@ def generate(
 
     Raises:
         ValueError: max_len is less than 1.
+        TypeError: the model does not write step by step.
     """
     if max_len < 1:
         raise ValueError(f"max_len must be 1 or more, not {max_len}")
+    if not hasattr(model, "step"):
+        raise TypeError(f"model must be a LanguageModel, not {type(model).__name__}")
     if model.config.positions == "learned":
         max_len = min(max_len, max(1, model.config.max_positions + 1 - prompt.shape[1]))
     eos = model.config.eos
@@ -446,6 +459,11 @@ def generate(
     return rows
 
 
+def _like_before(model):
+    """Give modules that are new in a model its mode, its device and its precision."""
+    model.train(model.training).to(model.embedding.weight)
+
+
 def _norm_first(model):
     """Put each norm inside its branch, and one at the top (Xiong et al. 2020)."""
     c = model.config
@@ -453,6 +471,7 @@ def _norm_first(model):
         pair = [PreNorm(c.d_model, c.P_drop, c.eps_norm) for _ in range(2)]
         layer.add_norm = nn.ModuleList(pair)
     model.encoder.norm = LayerNorm(c.d_model, c.eps_norm)
+    _like_before(model)
 
 
 class RMSNorm(nn.Module):
@@ -489,6 +508,7 @@ def _rms_norm(model):
     for module in list(model.modules()):
         if isinstance(getattr(module, "norm", None), LayerNorm):
             module.norm = RMSNorm(c.d_model, c.eps_norm)
+    _like_before(model)
 
 
 def _rotate(x, positions):
@@ -520,7 +540,12 @@ def rotary_attention(
 
     Returns:
         (..., T, d_v).
+
+    Raises:
+        ValueError: there are more queries than keys.
     """
+    if Q.shape[-2] > K.shape[-2]:
+        raise ValueError(f"Q must be the last of K's {K.shape[-2]} positions, not {Q.shape[-2]}")
     positions = torch.arange(K.shape[-2], device=K.device)  # (S,)
     last = positions[len(positions) - Q.shape[-2] :]  # (T,)
     Q = _rotate(Q, last)  # (..., T, d_k)
@@ -569,9 +594,12 @@ class GatedFeedForward(nn.Module):
 def _gated_network(model):
     """Replace each feed-forward network by a gated one, two thirds as wide (Shazeer 2020)."""
     c = model.config
+    if c.P_drop_ffn:
+        raise ValueError("a gated network has no dropout here: P_drop_ffn must be 0")
     for layer in model.encoder.layers:
         layer.feed_forward = GatedFeedForward(c.d_model, 2 * c.d_ff // 3)
         _initialise(layer.feed_forward)
+    _like_before(model)
 
 
 class GroupedQueryAttention(MultiHeadAttention):
@@ -612,12 +640,16 @@ class GroupedQueryAttention(MultiHeadAttention):
 
 def _grouped_queries(model, groups=2):
     """Let the heads of every layer share keys and values (Ainslie et al. 2023)."""
+    if model.config.bias:
+        raise ValueError("grouped queries have no biases here: bias must be False")
     for layer in model.encoder.layers:
         old = layer.self_attention
         layer.self_attention = GroupedQueryAttention(old.d_model, old.h, groups, old.attention)
         _initialise(layer.self_attention)
+    _like_before(model)
 
 
+# Several are applied in this order: "norm first" makes LayerNorms anew.
 CHANGES = {
     "norm first": _norm_first,
     "RMSNorm": _rms_norm,

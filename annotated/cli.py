@@ -260,7 +260,7 @@ class _FilePairs:
                 yield pair
 
     def lines(self):
-        """The two lines of every number, without space around them, empty ones too."""
+        """The two lines of every number, white space made single spaces, empty ones too."""
         paths = self.source, self.target
         with _open_input(paths[0]) as first, _open_input(paths[1]) as second:
             source, target = (_text_lines(file, path, self.encoding)
@@ -272,7 +272,7 @@ class _FilePairs:
                     raise ValueError(
                         f"{paths[0]} has {has[0]} lines and {paths[1]} has {has[1]}: "
                         "line n of one should be the translation of line n of the other")
-                yield tuple(line.strip() for line in pair)
+                yield tuple(map(_one_line, pair))
 
     def count(self):
         """How many pairs there are, and how many more have an empty side."""
@@ -336,6 +336,11 @@ def _read_corpus(options):
     """The corpus for `train`: what --corpus names, or what two or four files hold."""
     names = ("source", "target", "valid_source", "valid_target")
     files = [getattr(options, name) for name in names]
+    if options.corpus and any(files[2:]):
+        raise ValueError(f"--corpus {options.corpus} has held-out text of its own: leave out "
+                         "--valid-source and --valid-target")
+    if options.corpus and options.encoding:
+        raise ValueError("--encoding is for files: leave it out with --corpus")
     if bool(options.corpus) == all(files[:2]) or any(files) and not all(files[:2]):
         raise ValueError("give either --corpus NAME, or --source FILE and --target FILE")
     if bool(files[2]) != bool(files[3]):
@@ -343,7 +348,7 @@ def _read_corpus(options):
     for path in filter(None, files):
         if path.exists() and not path.is_file():
             what = f"{path} is no regular file"
-            raise ValueError(f"{what}, but training text is read repeatedly")
+            raise ValueError(f"{what}, but training text is read repeatedly: name a file")
     return load_corpus(options.corpus) if options.corpus else _corpus_of_files(options)
 
 
@@ -402,7 +407,7 @@ def _encoded(pairs, vocabulary, recipe, longest=None, positions=None):
         else:
             yield s, t
     if left:
-        print(f"left out {left} pairs of more than {longest} tokens", file=sys.stderr)
+        tqdm.write(f"left out {left} pairs of more than {longest} tokens", file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -429,6 +434,10 @@ def _token_pairs(corpus, vocabulary, recipe, folder, longest=None, positions=Non
         with suppress(ValueError):  # there are none, or damaged ones
             return _open_tokens(folder / "tokens"), held_out
     encoded = _encoded(corpus.train, vocabulary, *limits)
+    first = next(encoded, None)
+    if first is None:
+        raise ValueError(f"longest={longest} leaves out every training pair: raise it")
+    encoded = chain([first], encoded)
     training = prepare(encoded, _IdentityVocabulary(len(vocabulary)), folder / "tokens")
     return training, held_out
 
@@ -440,10 +449,18 @@ _PREPARED = ("tokens", Words.filename, Subwords.filename)
 _MADE = ("scores.json", "model.safetensors", "config.json", "README.md")
 
 
+def _check_above(folder):
+    """Refuse a folder that cannot be made, because a file is in the way."""
+    blocked = [above for above in folder.parents if above.exists() and not above.is_dir()]
+    if blocked:
+        raise ValueError(f"{blocked[0]} is a file, so {folder} cannot be made: name another folder")
+
+
 def _check_folder(folder):
     """Refuse a training folder that is a file, or holds what no training has written."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, not a folder: choose another --out")
+    _check_above(folder)
     if (folder / "run.json").exists():
         found = [] if list_checkpoints(folder) else [n for n in _MADE if (folder / n).exists()]
         if found:
@@ -544,9 +561,13 @@ def _to_score(options):
     files = options.source, options.target
     if any(files) != all(files) or bool(options.corpus) == all(files):
         raise ValueError("give either --corpus NAME, or --source FILE and --target FILE")
+    if options.split and not options.corpus:
+        raise ValueError("--split is for --corpus NAME: leave it out with files")
+    if options.encoding and options.corpus:
+        raise ValueError("--encoding is for files: leave it out with --corpus")
     if options.corpus:
         name = options.corpus
-        pairs = getattr(load_corpus(name), options.split)
+        pairs = getattr(load_corpus(name), options.split or "test")
     else:
         name = _name_of(*files)
         pairs = list(_FilePairs(*files, encoding=options.encoding).lines())
@@ -558,7 +579,7 @@ def _to_score(options):
 def _check_tokenizer(options):
     """Refuse a tokeniser that is not known, and say so where one may have to be fetched."""
     _need("sacrebleu", "data", "for scores")
-    if options.tokenize in ("spm", "flores101", "flores200"):
+    if options.tokenize in ("spm", "flores101", "flores200", "spBLEU-1K"):
         print(f"--tokenize {options.tokenize} is a model, which sacreBLEU fetches from its "
               "publisher where it is not there yet", file=sys.stderr)
     _bleu_metric(options.lowercase, options.tokenize)
@@ -578,7 +599,7 @@ def _run_evaluate(options):
     scores, outputs = _score(translator, pairs, *search, options.lowercase, options.tokenize)
     scores |= {"int8": True} if options.int8 else {}
     if options.out:  # first: a closed or too narrow standard output must not cost the work
-        split = {"split": options.split} if options.corpus else {}
+        split = {"split": options.split or "test"} if options.corpus else {}
         _write_scores(options.out, {**scores, "corpus": name, **split}, outputs)
     _speak_unicode()
     count = scores["sentences"]
@@ -598,7 +619,8 @@ def _describe(corpus, config, run, used, scores=None):
     text = f"# A Transformer trained on {corpus.name}\n\n"
     text += f"Data: {corpus.name}. Licence of the data: {corpus.licence}\n\n"
     text += f"{sizes}; checkpoints averaged: {used}.\n"
-    text += f"Made by `{run['command']}`, {run['date']}.\n\n"
+    last = (run.get("continued") or [run])[-1]
+    text += f"Made by `{last['command']}`, {last['date']}.\n\n"
     if scores:
         text += f"BLEU {scores['bleu']:.2f} on {scores['sentences']} held-out (validation) "
         text += f"pairs, beam {scores['beam']}, alpha {scores['alpha']}: "
@@ -855,8 +877,10 @@ def _finish(model, vocabulary, corpus, folder, keep, most):
     """Average the last checkpoints; save the model, score it on held-out pairs, describe."""
     used = average(model, folder, keep)
     run = read_run(folder)
+    (folder / "scores.json").unlink(missing_ok=True)  # of the model before
     save(folder, model, vocabulary, _describe(corpus, model.config, run, used))
-    print(f"{folder} holds the model: the mean of {used} checkpoints", file=sys.stderr)
+    said = f"{used} checkpoint" + "s" * (used > 1)
+    print(f"{folder} holds the model: the mean of {said}", file=sys.stderr)
     if most:
         scores, _ = _score(Translator(model, vocabulary), _at_distances(corpus.validation, most))
         _write_scores(folder, {**scores, "corpus": corpus.name, "split": "validation"})
@@ -892,6 +916,7 @@ def _write_grammar(folder):
 def _run_fetch(options):
     """`fetch`: download a corpus, or all, or write the grammar; without a name, list them."""
     folder = options.folder or Path(os.environ.get("ANNOTATED_DATA") or cache_folder())
+    _check_above(folder / "file")
     if options.name is None:
         print(f"in {folder}:", *(_state_of(name, folder) for name in CORPORA), sep="\n")
         print("grammar is made by the program: `fetch grammar` writes it as text.")
@@ -929,7 +954,7 @@ eps_norm added under the root of the layer norm
 bias biases of the projections in attention
 output_bias a number for each token, added to its logit
 activation relu, gelu or swish
-positions sinusoidal, halves or learned
+positions sinusoidal; halves, all sines before all cosines; or learned
 max_positions longest sentence, for learned positions
 P_drop_attention dropout of the attention weights
 P_drop_ffn dropout inside the feed-forward layers
@@ -1076,6 +1101,14 @@ def _add_speed(parser):
     add("--compile", action="store_true", help="compile the layers; implies --fast")
 
 
+def _alpha(text):
+    """The type of the option of the length penalty."""
+    with suppress(ValueError):
+        if abs(value := float(text)) <= 10:
+            return value
+    raise argparse.ArgumentTypeError(f"give a number from -10 to 10, not {text[:40]!r}")
+
+
 def _add_search(parser):
     """Options of the search."""
     add = parser.add_argument
@@ -1083,7 +1116,7 @@ def _add_search(parser):
         help="a model folder, ours or MarianMT's, or owner/model on the Hugging Face hub")
     add("--beam", type=_at_least(1, 1000), default=4, metavar="K",
         help="of the search; 1 is greedy (default 4)")
-    add("--alpha", type=float, default=0.6, help="of the length penalty (default 0.6)")
+    add("--alpha", type=_alpha, default=0.6, help="of the length penalty (default 0.6)")
     add("--int8", action="store_true",
         help="search with products of 8-bit numbers, on a CPU: faster, and a little different")
     _add_machine(parser)
@@ -1132,9 +1165,8 @@ def _add_evaluate(parser):
     add = parser.add_argument
     _add_search(parser)
     _add_corpus(parser)
-    add("--split", choices=("validation", "test"), default="test",
-        help="of a corpus (default test)")
-    add("--lowercase", action="store_true", help="compare without case")
+    add("--split", choices=("validation", "test"), help="of a corpus (default test)")
+    add("--lowercase", action="store_true", help="BLEU without regard to case; chrF keeps it")
     add("--tokenize", default="13a", metavar="NAME",
         help="BLEU's tokeniser: 13a (default), zh for Chinese, char, intl, none, ...")
     add("--out", type=_folder_name, help="folder for scores.json and outputs.txt")
@@ -1149,7 +1181,8 @@ def _make_parser():
 
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
-        "annotated", description=_ABOUT, epilog=_EXAMPLES[None], formatter_class=raw)
+        "annotated", description=_ABOUT, epilog=_EXAMPLES[None], formatter_class=raw,
+        allow_abbrev=False)
     version = f"annotated {annotated.__version__}, torch {torch.__version__}"
     parser.add_argument("--version", action="version", version=version)
     parser.set_defaults(run=lambda options: parser.print_help())
@@ -1161,7 +1194,8 @@ def _make_parser():
         ("fetch", _run_fetch, _add_fetch, "get a corpus; without a name, list them"),
     ):
         command = commands.add_parser(
-            name, help=help_, description=help_, epilog=_EXAMPLES[name], formatter_class=raw)
+            name, help=help_, description=help_, epilog=_EXAMPLES[name], formatter_class=raw,
+            allow_abbrev=False)
         command.set_defaults(run=function)
         add(command)
     return parser
@@ -1224,6 +1258,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         the exit status: 0; 2: cannot be done; 130: interrupted; 141: nobody reads on.
+
+    Raises:
+        SystemExit: for --help, --version, and options that argparse refuses.
     """
     sys.stderr = sys.stderr or open(os.devnull, "w")
     command = "annotated"

@@ -321,6 +321,7 @@ class _LossInPlace(torch.autograd.Function):
     def forward(ctx, x, W, target, eps, products):
         """The loss of x (n, d_model), W (vocab, d_model) and target (n,)."""
         logits = products.forward(x, W)  # (n, vocab)
+        logits = logits.float() if logits.dtype.itemsize < 4 else logits  # the sum needs it
         total = _loss_in_place(logits, target, eps)
         ctx.save_for_backward(products.by_input(logits, W), products.by_weight(logits, x))
         return total

@@ -49,11 +49,13 @@ def join_words(words: Iterable[str]) -> str:
 
 
 def _known(ids, size):
-    """Identifiers as a list without pad, bos and eos; ValueError where one is not below size."""
-    found = [i for i in map(int, ids) if i > 2]
+    """Identifiers as a list without pad, bos and eos; ValueError where one is not of size."""
+    found = list(map(int, ids))
     if found and max(found) >= size:
         raise ValueError(f"ids must be below {size}, got {max(found)}")
-    return found
+    if found and min(found) < 0:
+        raise ValueError(f"ids must be 0 or more, got {min(found)}")
+    return [i for i in found if i > 2]
 
 
 class Words:
@@ -132,6 +134,8 @@ def _train_subwords(lines, vocab, **options):
     _need("sentencepiece", "data", "for subwords")
     import sentencepiece
 
+    if vocab < 1:
+        raise ValueError(f"vocab must be 1 or more, got {vocab}")
     model = io.BytesIO()
     text = (" ".join(line.split()) for line in lines)
     settings = {"model_type": "bpe", "vocab_size": vocab}
@@ -278,7 +282,7 @@ def _fraction(text):
 
 
 def split_pairs(
-    pairs: list[tuple[str, str]], share: float = 0.02
+    pairs: Iterable[tuple[str, str]], share: float = 0.02
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]], list[tuple[str, str]]]:
     """Divide pairs into training, validation and test so that no string occurs in two.
 
@@ -293,7 +297,7 @@ def split_pairs(
     train: list[tuple[str, str]] = []
     validation: list[tuple[str, str]] = []
     test: list[tuple[str, str]] = []
-    for group in _connected_components(pairs):
+    for group in _connected_components(list(pairs)):
         x = _fraction(min(min(pair) for pair in group))
         if x < share:
             test.extend(group)
@@ -466,10 +470,11 @@ def _divide(cuts, workers):
         rows = np.diff(cuts)
         k = int(rows.argmax())
         if rows[k] < 2:
+            spare = len(rows) % workers
+            what = f"leave {spare} pairs out or take" if spare < len(rows) else "take"
             raise ValueError(
                 f"{len(rows)} batches of one pair each cannot be divided among "
-                f"workers={workers}: leave {len(rows) % workers} pairs out or take "
-                "another number of workers")
+                f"workers={workers}: {what} another number of workers")
         cuts.insert(k + 1, (cuts[k] + cuts[k + 1]) // 2)
     return cuts
 

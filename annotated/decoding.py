@@ -114,7 +114,7 @@ def _output_limits(model, source, max_len=None):
     """
     _check_ids("source", source)
     if max_len is not None and (not isinstance(max_len, Integral) or max_len < 1):
-        raise ValueError(f"max_len must be 1 or more, got {max_len!r}")
+        raise ValueError(f"max_len must be a whole number, 1 or more, got {max_len!r}")
     config = model.config
     if max_len is None:
         limits = (source != config.pad).sum(1) + 50  # (B,)
@@ -284,7 +284,13 @@ def _widen(state, rows, k):
 def _check_beam(beam):
     """Refuse a beam that is no whole number, below 1 or beyond all use: ValueError."""
     if not isinstance(beam, Integral) or not 1 <= beam <= 100_000:
-        raise ValueError(f"beam must be 1 or more, and 100000 at most, got {beam!r}")
+        raise ValueError(f"beam must be a whole number from 1 to 100000, got {beam!r}")
+
+
+def _check_longest(longest):
+    """Refuse a length that is no whole number, or below 1: ValueError."""
+    if not isinstance(longest, Integral) or longest < 1:
+        raise ValueError(f"longest must be a whole number, 1 or more, got {longest!r}")
 
 
 def _check_search(beam, penalty, limits):
@@ -608,8 +614,7 @@ class Translator:
     """
 
     def __init__(self, model: Any, vocabulary: Any, longest: int = 200, int8: bool = False):
-        if longest < 1:
-            raise ValueError(f"longest must be 1 or more, got {longest}")
+        _check_longest(longest)
         if getattr(model.config, "positions", None) == "learned":  # one of them for the eos
             longest = max(1, min(longest, model.config.max_positions - 1))
         self.model, self.vocabulary, self.longest, self.int8 = model, vocabulary, longest, int8
@@ -627,7 +632,8 @@ class Translator:
         Args:
             beam: hypotheses a sentence; 1 is greedy search.
             alpha: of the length penalty.
-            tokens: source tokens of a batch, padding included; short lines may have fewer.
+            tokens: source tokens of a batch, padding included; fewer where the scores of a step
+                would take over half a GB.
             progress: show a bar on a terminal where there are more than a hundred lines.
 
         Raises:
@@ -645,7 +651,7 @@ class Translator:
     ) -> list[list[tuple[float, str]]]:
         """The k best translations of each line with their scores, best first.
 
-        Of a line in pieces, the i-th joins the i-th best of every piece.
+        Of a line in pieces, the i-th joins the i-th best of every piece; its score is their sum.
 
         Args:
             k: how many; a search finds no more than the beam is wide.
@@ -734,8 +740,9 @@ def _join_pools(pools, k, decode):
 
 def _check_n_best(k, beam):
     """Refuse to ask a search for more translations than its beam is wide: ValueError."""
+    _check_beam(beam)
     if not isinstance(k, Integral) or k < 1:
-        raise ValueError(f"k must be 1 or more, got {k!r}")
+        raise ValueError(f"k must be a whole number, 1 or more, got {k!r}")
     if k > beam:
         raise ValueError(f"n-best={k} needs a beam of {k} or more, got beam={beam}")
 
@@ -809,8 +816,8 @@ def save(folder: Path | str, model: nn.Module, vocabulary: Any, about: str = "")
         folder: made where it does not exist.
         model: a Transformer or a RecurrentSeq2Seq; as float16, it takes half of the bytes.
         vocabulary: a Words or a Subwords.
-        about: what the README is to say of data, licence and limits; without, one that is
-            of no model stays.
+        about: what the README is to say of data, licence and limits; without it, a README
+            that was there before any model is kept.
 
     Raises:
         TypeError: `annotated.load` knows no such model or vocabulary.

@@ -79,6 +79,19 @@ def _recording(model):
         yield seen
 
 
+def _check_scores(model):
+    """Refuse a model of another attention, whose weights the hook would get wrong: ValueError."""
+    generator = torch.Generator().manual_seed(0)
+    Q, K, V = torch.randn(3, 1, 1, 3, 4, generator=generator)  # each (1, 1, 3, 4)
+    wanted = attention_weights(Q, K) @ V  # (1, 1, 3, 4)
+    for kind in _KINDS:
+        for module in attentions(model, kind):
+            function = getattr(module.attention, "attention", module.attention)  # no dropout
+            if not torch.allclose(function(Q, K, V), wanted, atol=1e-4):
+                raise ValueError("model must use scaled dot-product attention: the hook "
+                                 "recomputes no other")
+
+
 def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[str, Tensor]:
     """The attention weights of every head of a model (Figures 3 to 5).
 
@@ -93,8 +106,10 @@ def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[s
 
     Raises:
         TypeError, ValueError: what `attentions` or the model refuses.
+        ValueError: the model has another attention.
         FloatingPointError: a weight is not finite.
     """
+    _check_scores(model)
     with _recording(model) as seen, _evaluating(model):
         model(source, target)
     maps = {kind: torch.stack(layers) for kind, layers in seen.items()}
@@ -361,7 +376,7 @@ def viewer(
         raise ValueError(f"kind must be one of {', '.join(_KINDS)}, not {kind!r}")
     sizes = dict(zip(("layer", "head", "row"), maps[0].weights[kind].shape))
     for (name, size), value in zip(sizes.items(), (layer, head, row)):
-        if not 0 <= value < size:
+        if type(value) is not int or not 0 <= value < size:
             raise ValueError(f"{name} must lie in 0..{size - 1}, not {value}")
     return _Viewer(maps, kind, layer, head, row)
 
@@ -496,7 +511,8 @@ def without_head(model: Transformer, kind: str, layer: int, head: int) -> Iterat
         ValueError: there is no such head.
     """
     modules = attentions(model, kind)
-    if not (0 <= layer < len(modules) and 0 <= head < modules[layer].h):
+    whole = type(layer) is type(head) is int
+    if not (whole and 0 <= layer < len(modules) and 0 <= head < modules[layer].h):
         sizes = f"{len(modules)} layers of {modules[0].h} heads, counted from 0"
         raise ValueError(f"layer and head must be of {sizes}, not {layer} and {head}")
     h = modules[layer].h

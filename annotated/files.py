@@ -136,7 +136,11 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 
     After an error the old file or folder is as it was; after a kill it is there, or set
     aside beside its place until the next call. The folder around it is made where missing.
-    It is for one writer at a time: see `file_lock`.
+    It is for one writer at a time: see `file_lock`. A symbolic link is replaced, not followed;
+    `.NAME.part` and `.NAME.old` beside it are its own, and removed if they are there.
+
+    Raises:
+        ValueError: a file was written, and path is a folder.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -146,6 +150,8 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     mode = _usual_permissions(fresh)
     try:
         yield fresh
+        if path.is_dir() and not fresh.is_dir():
+            raise ValueError(f"{path} is a folder, which would be lost: name a file")
         _complete(fresh, mode)
         if path.is_dir():
             os.replace(path, old)

@@ -127,7 +127,7 @@ def precision_context(
     needs the context.
 
     Args:
-        name: "float32"; "tf32", which only a GPU has; or "bfloat16", by autocast.
+        name: "float32"; "tf32", which changes products on a GPU only; or "bfloat16", by autocast.
         device: where.
 
     Raises:

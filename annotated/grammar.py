@@ -620,6 +620,9 @@ def grammar_examples(
     """
     rng = random.Random(seed)
     wanted = {"train": train, "validation": validation, "test": test}
+    for part, count in wanted.items():
+        if count < 0:
+            raise ValueError(f"{part} must be 0 or more, got {count}")
     found: dict[str, dict[str, Example]] = {part: {} for part in wanted}
     while any(len(found[part]) < count for part, count in wanted.items()):
         clause = _sample_sentence(rng)

@@ -28,6 +28,7 @@ from annotated.decoding import (
     _check_logits,
     _check_memory,
     _check_search,
+    _check_tensors,
     _check_vocabulary,
     _evaluating,
     _select,
@@ -703,6 +704,14 @@ def load_marian(
     return kind(model.to(device), vocabulary, how, int8=int8)
 
 
+def _check_model(model):
+    """Refuse what is no Transformer of its own configuration: TypeError, ValueError."""
+    if not all(hasattr(getattr(model, stack, None), "layers") for stack in ("encoder", "decoder")):
+        raise TypeError(f"model must be a Transformer, not {type(model).__name__}")
+    _check_tensors(model)
+    _check_attention(model)
+
+
 def _with_biases(model):
     """A copy of a Transformer with all the biases of Marian's, 0 where there was none."""
     twin = Transformer(replace(model.config, bias=True, output_bias=True)).eval()
@@ -838,9 +847,9 @@ def to_marian(
 
     Raises:
         ValueError: the model has no counterpart; the message names the field.
-        TypeError: the vocabulary is of another kind.
+        TypeError: the model is no Transformer, or the vocabulary is of another kind.
     """
-    _check_attention(model)
+    _check_model(model)
     c = model.config
     wanted = {
         "norm": (c.norm, "post"), "final_norm": (c.last_norm, False),
@@ -898,10 +907,11 @@ def to_torch(model: Transformer) -> nn.Transformer:
     The weights are copies; training or evaluation mode is as in the model.
 
     Raises:
-        ValueError: h * d_k or h * d_v is not d_model, or the attention is another one, which
-            torch cannot have.
+        ValueError: h * d_k or h * d_v is not d_model, or the attention or a layer is another
+            one, which torch cannot have.
+        TypeError: the model is no Transformer.
     """
-    _check_attention(model)
+    _check_model(model)
     c = model.config
     if {c.h * c.key_width, c.h * c.value_width} != {c.d_model}:
         given = f"h={c.h}, d_k={c.key_width}, d_v={c.value_width}"
@@ -1069,8 +1079,13 @@ def to_onnx(model: Transformer, folder: Path | str) -> None:
     Args:
         model: of any precision; the graphs compute in float32.
         folder: made where it does not exist.
+
+    Raises:
+        TypeError: the model is no Transformer.
     """
     _need("onnx", "onnx", "to write ONNX graphs")
+    if not isinstance(model, Transformer):
+        raise TypeError(f"model must be a Transformer, not {type(model).__name__}")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     c = model.config

@@ -104,6 +104,7 @@ def _check_ids(name, ids, n=None, axes=2):
     fault = ""
     if axes and (ids.dim() != axes or 0 in ids.shape):
         wanted = "(sentences, positions)" if axes == 2 else "of one axis"
+        wanted += " and not empty" if ids.dim() == axes else ""
         fault = f"{name} must be {wanted}, not of shape {tuple(ids.shape)}"
     elif n and ids.device.type == "cpu" and ids.numel():
         least = ids.min().item()

@@ -56,6 +56,7 @@ def update(
         number of target tokens, without padding.
 
     Raises:
+        ValueError: there is no target token.
         FloatingPointError: on a CPU, if the loss is not finite; the weights then stay.
     """
     config: Any = model.config
@@ -63,6 +64,8 @@ def update(
     eps_ls = getattr(config, "eps_ls", 0.0)  # the recurrent baseline smooths nothing
     device = next(model.parameters()).device
     tokens = sum(int((target[:, 1:] != pad).sum()) for _, target in batches)
+    if not tokens:
+        raise ValueError("batches hold no target token to predict")
     total = torch.zeros((), device=device)
     adam.zero_grad()
     for batch in batches:
@@ -626,8 +629,8 @@ def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterab
         batches: called with (epoch, position), gives the epoch's batches from position on:
             source (B, S) up to eos, target (B, T + 1) from bos to eos.
         folder: where log.jsonl and checkpoints go; None writes nothing.
-        evaluate: what it returns goes into the log; called every recipe.evaluate_every
-            updates and at the end.
+        evaluate: what it returns goes into the log, so its keys are others than step and
+            seconds; called every recipe.evaluate_every updates and at the end.
         start: called with model, optimizer and folder; chapter 14 has others.
 
     Returns:

@@ -40,8 +40,10 @@
     const names = () => namesOf(data.maps[at.sentence], at.kind);
     const matrix = () => headOf(data.maps[at.sentence].weights[at.kind][at.layer], at.head);
 
+    const fields = {};
+
     function choose(name, label, options) {
-      const field = make("select", "", { name, id: id + name });
+      const field = fields[name] = make("select", "", { name, id: id + name });
       for (const [value, text] of options) field.append(make("option", text, { value, selected: value === at[name] }));
       field.onchange = () => {
         at[name] = name === "kind" ? field.value : Number(field.value);
@@ -104,7 +106,15 @@
       });
     }
 
+    function fit() { // the stacks may be of different depth
+      const depth = data.maps[at.sentence].weights[at.kind].length;
+      at.layer = Math.min(at.layer, depth - 1);
+      [...fields.layer.options].forEach((option, i) => { option.disabled = i >= depth; });
+      fields.layer.value = at.layer;
+    }
+
     function draw() {
+      fit();
       const [queries, keys] = names();
       at.row = Math.min(at.row, queries.length - 1);
       list(queries);
@@ -112,11 +122,11 @@
       show(at.row);
     }
 
-    const { encoder } = data.maps[0].weights, count = (n) => Array.from({ length: n }, (_, i) => [i, i + 1]);
+    const { weights } = data.maps[0], count = (n) => Array.from({ length: n }, (_, i) => [i, i + 1]);
     choose("sentence", "Sentence", data.maps.map(({ title }, i) => [i, title]));
     choose("kind", "Attention", Object.entries(data.kinds));
-    choose("layer", "Layer", count(encoder.length));
-    choose("head", "Head", [...count(encoder[0].length), [encoder[0].length, "mean"]]);
+    choose("layer", "Layer", count(Math.max(...Object.values(weights).map((layers) => layers.length))));
+    choose("head", "Head", [...count(weights.encoder[0].length), [weights.encoder[0].length, "mean"]]);
     for (const hidden of box.querySelectorAll("[hidden]")) hidden.hidden = false;
     draw();
   }

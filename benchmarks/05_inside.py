@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from script import alone, encode_pairs, rounded, run, slug, weights
+from script import alone, best_of, encode_pairs, rounded, run, slug, weights
 from torch import nn
 
 from annotated.attention import attention_weights, scaled_dot_product_attention
@@ -175,14 +175,17 @@ def best_rate(name, sentences, recipe, options):
     def attempt(rate):
         if str(rate) not in tried:
             short = replace(recipe, steps=options.trial, rate=rate, seed=TRIAL, evaluate_every=options.trial)
-            model, *_ = sentences.trained(ROWS[name], short)
-            tried[str(rate)] = round(perplexity(model, sentences.held_out), 4)
+            try:
+                model, *_ = sentences.trained(ROWS[name], short)
+                tried[str(rate)] = round(perplexity(model, sentences.held_out), 4)
+            except FloatingPointError:
+                tried[str(rate)] = None  # it diverged
             write_json(path, {"row": name, "steps": options.trial, "seed": TRIAL, "perplexity": tried})
 
     for rate in RATES:
         attempt(rate)
     while True:
-        rates, best = sorted(map(float, tried)), float(min(tried, key=tried.get))
+        rates, best = sorted(map(float, tried)), best_of(tried)
         further = best / 2 if best == rates[0] else best * 2
         if best not in (rates[0], rates[-1]) or not FURTHEST[0] <= further <= FURTHEST[1]:
             return best

@@ -4,9 +4,10 @@
 
 Needs Tatoeba. The pairs are divided twice: at random, as is often done, and by connected components of equal strings
 (chapter 08). On both, a table answers a test sentence with the translation that it has in training, and where it has
-none, with nothing, or else with the translation of the training sentence most like it: the one with the greatest
-share of words in common. Both tables know no grammar and no word. The score is sacreBLEU's corpus BLEU (13a, cased) on
-at most --test sentences of the test part. Writes run.json and scores.json, which chapter 08 reads.
+none, with nothing, or else with the translation of a training sentence much like it: the one with the
+greatest share of words in common, of two hundred that share its rarest words. Both tables know no grammar and no word.
+The score is sacreBLEU's corpus BLEU (13a, cased) on at most --test sentences of the test part. Writes run.json and
+scores.json, which chapter 08 reads.
 """
 
 import argparse

@@ -54,6 +54,7 @@ def fit_for(model, batches, rate, seconds):
             bar.update()
             if steps % 20 == 0:
                 last.append([p.detach().clone() for p in model.parameters()])
+    last = last or [[p.detach().clone() for p in model.parameters()]]  # a trial, of less than twenty updates
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
             parameter.copy_(torch.stack([kept[number] for kept in last]).mean(0))

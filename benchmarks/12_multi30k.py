@@ -21,7 +21,7 @@ import torch
 from annotated.corpora import load_corpus
 from annotated.decoding import load, save
 from annotated.evaluation import bleu
-from annotated.records import Record, about_model, provenance
+from annotated.records import Record, about_model, provenance, read_run
 
 HALF = "The weights are in float16."
 RAW = {
@@ -73,6 +73,9 @@ def main():
     parser.add_argument("--half", action="store_true", help="round the weights to float16 first")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    trained_on = read_run(options.model)["data"]["corpus"]
+    if trained_on != options.corpus:  # or its record would be overwritten
+        raise ValueError(f"{options.model} was trained on {trained_on}: say --corpus {trained_on}")
     if options.half:
         halve(options.model)
     corpus, translator = load_corpus(options.corpus), load(options.model)

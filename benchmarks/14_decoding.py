@@ -145,7 +145,7 @@ def main():
                 rate = round(len(made[side]) / row["median"], 1)
                 row |= {"sentences": len(made[side]), "sentences a second": rate, "same as plain": round(same[side], 3)}
                 print(f"{name}: {side:24} {row['sentences a second']:8} sentences/s, same {same[side]:.0%}", flush=True)
-            scores |= {name: rows, f"{name}, ratios to": against, "missing": missing}
+            scores |= {name: rows, f"{name}, ratios to": against, "missing": {**scores.get("missing", {}), **missing}}
             record.write_scores(scores)
 
 

@@ -25,6 +25,8 @@ from threading import Lock
 import on_gpu
 import script
 
+from annotated.records import commit
+
 
 def one(size, rung, options):
     """Measure a rung here."""
@@ -102,7 +104,7 @@ def main():
             if "failed" not in row:
                 row["share of the matrix rate"] = round(row["operations a second"] / scores["matrix rate"], 4)
             with lock:
-                rows[:] = [old for old in rows if old["rung"] != rung] + [{"rung": rung, **row}]
+                rows[:] = [old for old in rows if old["rung"] != rung] + [{"rung": rung, **row, "commit": commit()}]
                 rows.sort(key=lambda row: order.index(row["rung"]))
                 record.write_scores(scores)
                 print(f"{size}: {rung:34} {said_of(row)}", flush=True)

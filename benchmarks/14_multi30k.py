@@ -21,8 +21,9 @@ There --muon trains as appendix O does: fewer updates, with a rate that ends at 
 With --rates the rate is the best of several by the loss on the validation set after --trial updates (OUT-rates).
 
 With --teachers n the model also reads its text as n other trainings translate the sources and n translate the targets
-back (data diversification, Nguyen et al. 2020): no other data, and one model in the end. All seeds have the same
-teachers, of --teacher_steps updates. Several processes may share them, and then take a seed each (--seeds).
+back (data diversification, Nguyen et al. 2020): no other data, and one model in the end. All seeds
+of one work folder have the same teachers, of --teacher_steps updates. Several processes may share them, and then take a
+seed each (--seeds).
 """
 
 import argparse
@@ -38,14 +39,14 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from script import alone, encode_pairs, run
+from script import alone, best_of, encode_pairs, run
 
 from annotated.corpora import load_corpus
 from annotated.cpu import CPURun
 from annotated.data import Batches, Subwords, token_batches
 from annotated.decoding import Translator
 from annotated.evaluation import _resampled_difference, bleu, bleu_counts, cross_entropy
-from annotated.files import read_json, write_json, write_text
+from annotated.files import read_json, sha256_of, write_json, write_text
 from annotated.gpu import FastUpdate, Objective, Prefetch, StaticBatches, fuse, precision_context
 from annotated.graphs import CudaGraphTrainStep
 from annotated.quick import by_muon
@@ -87,6 +88,12 @@ def teachers(options):
     return {name: TEACHER + i for i, name in enumerate(names)}
 
 
+def about_teachers(vocabulary, rate, options):
+    """What they are made by."""
+    return {"config": config_for(vocabulary, options), "recipe": recipe_for(0, rate, options), "pairs": options.pairs,
+            "teachers": teachers(options), "steps": options.teacher_steps}
+
+
 def turned(pairs):
     return [(target, source) for source, target in pairs]
 
@@ -101,12 +108,14 @@ def teach(name, data, rate, folder, how, options):
     recipe = recipe_for(teachers(options)[name], rate, theirs)
     data = corpus, vocabulary, *encoded
     model, log = trained(data, config_for(vocabulary, options), recipe, folder / name, options)
+    ended = time.monotonic()
     average_of(model, list_checkpoints(folder / name)[-options.average[0] :])
     search = partial(translate, model, vocabulary, beam=options.beam, alpha=1.0)
     score, _ = bleu(search(corpus.validation), [target for _, target in corpus.validation], **how)
     write_text(folder / f"{name}.txt", "".join(line + "\n" for line in search(corpus.train)))
     seconds = json.loads(log.splitlines()[-1])["seconds"]
-    found = {"validation": round(score, 2), "seconds of training": seconds}
+    found = {"validation": round(score, 2), "seconds of training": seconds,
+             "seconds in all": round(seconds + time.monotonic() - ended, 1)}
     write_json(folder / f"{name}.json", found)  # last: there is all of it
     shutil.rmtree(folder / name)
 
@@ -114,6 +123,7 @@ def teach(name, data, rate, folder, how, options):
 def taught(data, rate, folder, how, options):
     """The data with what the teachers have written, and their scores; those that are missing are made now."""
     folder.mkdir(parents=True, exist_ok=True)
+    Record.begin(folder, **about_teachers(data[1], rate, options))  # those of other settings are not read
     made = {name: folder / f"{name}.json" for name in teachers(options)}
     while missing := [name for name, path in made.items() if not path.exists()]:
         waiting = True
@@ -182,6 +192,9 @@ def prepared(protocol, work, options):
     if not (work / "subwords.model").exists():
         Subwords.train([text for pair in texts for text in pair], options.vocab).save(work / "subwords.model")
     vocabulary = Subwords.load(work / "subwords.model")
+    if len(vocabulary) != options.vocab:
+        raise ValueError(f"{work} has a vocabulary of {len(vocabulary)} pieces, not {options.vocab}: "
+                         "remove it or name another --work")
     return corpus, vocabulary, *(encode_pairs(part, vocabulary) for part in (texts, validation))
 
 
@@ -262,11 +275,14 @@ def best_rate(protocol, options):
         for rate in options.rates:
             if str(rate) in tried:
                 continue
-            model, _ = trained(data, config, recipe_for(TRIAL, rate, short), work / str(rate), short)
-            check = list(token_batches(data[3], options.tokens, options.tokens))
-            tried[str(rate)] = round(cross_entropy(model, check), 4)
+            try:
+                model, _ = trained(data, config, recipe_for(TRIAL, rate, short), work / str(rate), short)
+                check = list(token_batches(data[3], options.tokens, options.tokens))
+                tried[str(rate)] = round(cross_entropy(model, check), 4)
+            except FloatingPointError:
+                tried[str(rate)] = None  # it diverged
             record.write_scores(scores)
-    return float(min(tried, key=tried.get))
+    return best_of(tried)
 
 
 def one_seed(protocol, seed, rate, options):
@@ -279,11 +295,14 @@ def one_seed(protocol, seed, rate, options):
     data = corpus, vocabulary, *_ = prepared(protocol, work, options)
     config = config_for(vocabulary, options)
     recipe = recipe_for(seed, rate, options)
-    what = {"config": config, "recipe": recipe, "data": about_corpus(corpus)}
+    what = {"config": config, "recipe": recipe, "data": about_corpus(corpus),
+            "pieces": sha256_of(vocabulary.model), "pairs": options.pairs,
+            "choices": {name: getattr(options, name) for name in ("bpe_dropout", "average", "every", "beam")}}
     if options.teachers:
         what["teachers"] = {"seeds": teachers(options), "steps": options.teacher_steps}
     how = SCORING[protocol]
-    with Record.begin(folder, free=("steps",), **what) as record:
+    free = () if options.muon else ("steps",)  # a rate that falls to 0 needs the number of steps
+    with Record.begin(folder, free=free, **what) as record:
         before = time.monotonic() - began
         if options.teachers:
             place = options.work / f"{options.out.name}-{protocol}-teachers"
@@ -348,7 +367,10 @@ def main():
     parser.add_argument("--teachers", type=int, default=0, help="trainings each way whose translations are read")
     parser.add_argument("--teacher_steps", type=int, default=10_000)
     parser.add_argument("--pairs", type=int, help="of each part, for a trial")
+    parser.add_argument("--threads", type=int, help="of a CPU (default: all)")
     options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
     if options.muon and torch.device(options.device).type == "cuda":
         parser.error("--muon is for --device cpu: its updates are not recorded as graphs")
     return run(go, options)

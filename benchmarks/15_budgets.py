@@ -89,6 +89,8 @@ def recipe_for(config, steps, highest, seed):
 def trained(config, recipe, texts, folder=None):
     """A trained network and its log."""
     torch.manual_seed(recipe.seed)
+    if folder is not None:  # its checkpoints are gone on with only so
+        Record.begin(folder, config=config, recipe=recipe, pairs=len(texts["train"]))
     model = model_of(config)
     batches = partial(token_batches, texts["train"], TOKENS, TOKENS, recipe.seed)
     measure = lambda m: {"perplexity": round(perplexity(m, texts["validation"]), 4)}  # noqa: E731
@@ -122,10 +124,10 @@ def highest_rate(name, config, steps, texts, record):
                 scores["trials"][name] = tried
         return tried[key] or math.inf
 
-    best, down = FIRST, False
+    best, rose = FIRST, False
     while loss(2 * best) < loss(best):
-        best, down = 2 * best, True
-    while not down and loss(best / 2) < loss(best):
+        best, rose = 2 * best, True
+    while not rose and loss(best / 2) < loss(best):
         best /= 2
     return min((best / BETWEEN, best, best * BETWEEN), key=loss)
 
@@ -146,10 +148,11 @@ def make_runs(name, budget, config, steps, rate, corpus, vocabulary, texts, reco
     def made():
         return [one for one in record.scores.get("runs", []) if (one["network"], one["budget"]) == (name, budget)]
 
+    first = min([*options.seeds, *(one["seed"] for one in made())])
     for seed in options.seeds:
-        firsts = [one for one in made() if one["seed"] == options.seeds[0]]
+        firsts = [one for one in made() if one["seed"] == first]
         dropouts = DROPOUTS[: 1 if budget == 1 else 2]
-        if seed != options.seeds[0]:
+        if seed != first:
             dropouts = [min(firsts, key=lambda one: one["perplexity"])["P_drop"]]
         for dropout in dropouts:
             if any((one["seed"], one["P_drop"]) == (seed, dropout) for one in made()):

@@ -29,7 +29,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from script import alone, encode_pairs, rounded, run, slug, weights
+from script import alone, best_of, encode_pairs, rounded, run, slug, weights
 from table_3 import CORPUS, small_recipe
 
 from annotated.corpora import load_corpus
@@ -122,7 +122,8 @@ def one_run(row, seed, corpus, vocabulary, options):
         return rounded(found, 4)
 
     folder = options.cache / slug(row, seed)
-    Record.begin(folder, row=row, config=model.config, recipe=recipe)  # a run that was stopped goes on
+    Record.begin(folder, row=row, config=model.config, recipe=recipe,  # a run that was stopped goes on
+                 data=about_corpus(corpus, pairs=len(pairs)), subwords_sha256=sha256_of(vocabulary.model))
     log = train(model, recipe, batches, folder, measure, start_of(row, options.device))
     seconds = max(line.get("seconds", 0) for line in log)
     sources, references = (list(side) for side in zip(*corpus.validation, strict=True))
@@ -164,10 +165,13 @@ def best_rate(corpus, vocabulary, options, record):
             recipe = replace(small_recipe(ROWS["base"], short), seed=TRIAL)
             model = build("base", len(vocabulary), TRIAL, options.width, options.depth, options.norm)
             batches = partial(token_batches, pairs, recipe.source_tokens, recipe.target_tokens, recipe.seed)
-            train(model.to(options.device), recipe, batches, None, None, start_of("base", options.device))
-            tried[str(rate)] = round(perplexity(model, check), 4)
+            try:
+                train(model.to(options.device), recipe, batches, None, None, start_of("base", options.device))
+                tried[str(rate)] = round(perplexity(model, check), 4)
+            except FloatingPointError:
+                tried[str(rate)] = None  # it diverged
             record.write_scores(scores)
-    return float(min(tried, key=tried.get))
+    return best_of(tried)
 
 
 def epochs(pairs, recipe):

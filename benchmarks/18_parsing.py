@@ -270,7 +270,7 @@ def go(options):
         "vocabulary": {"words": len(words), "tokens": len(tokens)},
         "training": {"sentences": len(pairs), "words": sum(len(source) - 1 for source, _ in pairs)},
     }
-    free = ("recipe",) if options.optimizer == "adam" else ()  # a rate that falls to 0 needs the number of steps
+    free = ("steps",) if options.optimizer == "adam" else ()  # a rate that falls to 0 needs the number of steps
     Record.begin(options.work, free=free, **what)  # its checkpoints are of this run, wherever the record goes
     with Record.begin(options.out, free=free, **what) as record:
         log = train(model, recipe, batches, options.work, evaluate, start)

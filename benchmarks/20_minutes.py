@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from script import encode_pairs, run
+from script import best_of, encode_pairs, run
 
 from annotated.corpora import load_corpus
 from annotated.cpu import CPURun
@@ -131,6 +131,7 @@ def loss_on(batches, model):
 def trained(rung, folder, recipe, data):
     """The model after a training, its loss on the validation set, and the curve of that."""
     _, _, pairs, held_out = data
+    Record.begin(folder, config=rung.config, recipe=recipe)  # its checkpoints are gone on with only so
     model, batches = begun(rung, recipe.seed)
     check = list(token_batches(held_out, 4000, 4000))
     log = train(model, recipe, batches(pairs), folder, partial(loss_on, check), rung.start)
@@ -161,9 +162,13 @@ def highest_rate(name, rung, steps, scores, record, data, options):
     for rate in rung.rates:
         if str(rate) not in tried:
             recipe = rung.recipe_for(max(1, steps // 3), rate, TRIAL)
-            tried[str(rate)] = trained(rung, options.work / f"{name}-{rate}", recipe, data)[1]
+            try:
+                folder = options.work / options.out.name / f"{name}-{rate}"
+                tried[str(rate)] = trained(rung, folder, recipe, data)[1]
+            except FloatingPointError:
+                tried[str(rate)] = None  # it diverged
             record.write_scores(scores)
-    return float(min(tried, key=tried.get))
+    return best_of(tried)
 
 
 def go(options):
@@ -184,7 +189,8 @@ def go(options):
             for seed in options.seeds:
                 if any((made["rung"], made["seed"]) == (name, seed) for made in scores["trainings"]):
                     continue
-                found = one(rung, options.work / f"{name}-{seed}", rung.recipe_for(steps, rate, seed), data)
+                folder = options.work / options.out.name / f"{name}-{seed}"
+                found = one(rung, folder, rung.recipe_for(steps, rate, seed), data)
                 about = {"rung": name, "seed": seed, "updates": steps, "rate": rate}
                 scores["trainings"].append({**about, **found})
                 record.write_scores(scores)

@@ -3,6 +3,7 @@
 Not a benchmark itself.
 """
 
+import math
 import sys
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -70,6 +71,11 @@ def alone(path):
 def encode_pairs(pairs, vocabulary):
     """Sentence pairs as identifiers."""
     return [(vocabulary.encode(source), vocabulary.encode(target)) for source, target in pairs]
+
+
+def best_of(tried):
+    """The rate, a text there, with the least loss; None is that of a training that diverged."""
+    return float(min(tried, key=lambda rate: math.inf if tried[rate] is None else tried[rate]))
 
 
 def weights(model):

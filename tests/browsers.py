@@ -10,11 +10,10 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
+import page
 from page import CHROMIUM, FLAGS
 
 FIREFOX = shutil.which("firefox-esr") or shutil.which("firefox")
@@ -38,21 +37,14 @@ def node(body: str, scripts: list[Path], given=None):
     return json.loads(done.stdout)
 
 
-@contextmanager
-def served(folder: Path):
-    "The address of a server on folder."
+class Plain(http.server.SimpleHTTPRequestHandler):
+    "Files of a folder as they are, which a browser may keep: many pages are read faster."
 
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *args):
-            super().__init__(*args, directory=str(folder))
+    def log_message(self, *_):
+        pass
 
-        def log_message(self, *_):
-            pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
+served = functools.partial(page.served, handler=Plain)
 
 
 class Chromium:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from browsers import CHROMIUM, NODE
-from explorers import FOLDER, needs
+from explorers import FOLDER, needs, program, require
 from page import opened
 
 STATIC = FOLDER.parent
@@ -20,13 +20,9 @@ def node(script: str, expression: str, data=None):
 
     Numbers arrive as JSON has them, so NaN and the infinities come back as None.
     """
-    before = "".join(f"require({json.dumps(str(FOLDER / f'{name}.js'))});" for name in needs(script))
     code = f"""
-      globalThis.HTMLElement ??= class {{}};
-      globalThis.customElements ??= {{ define() {{}} }};
-      {before}
-      const shared = require({json.dumps(str(FOLDER / "shared.js"))});
-      const it = require({json.dumps(str(FOLDER / f"{script}.js"))});
+      {program(script)}
+      const shared = {require(FOLDER / "shared.js")};
       const x = JSON.parse(require("node:fs").readFileSync(0, "utf8"));
       process.stdout.write(JSON.stringify({expression}));
     """

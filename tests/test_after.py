@@ -378,6 +378,24 @@ def test_samples_have_the_probabilities_of_the_temperature():
         assert all(abs(counts[i] / 20000 - p) < 0.015 for i, p in enumerate(expected))
 
 
+def test_only_a_model_that_writes_step_by_step_generates():
+    with pytest.raises(TypeError, match="model must be a LanguageModel, not MaskedModel"):
+        generate(MaskedModel(CONFIG), sentences(), lambda logits: logits.argmax(-1))
+
+
+def test_a_row_of_padding_alone_makes_no_label_nan():
+    assert Classifier(MaskedModel(CONFIG), 2).eval()(torch.zeros(2, 3, dtype=torch.long)).isfinite().all()
+
+
+@pytest.mark.parametrize("name", list(CHANGES))
+def test_a_changed_model_keeps_its_mode_and_precision(name):
+    model = LanguageModel(replace(CONFIG, P_drop=0.5)).double().eval()
+    CHANGES[name](model)
+    assert {p.dtype for p in model.parameters()} == {torch.float64} and not any(m.training for m in model.modules())
+    ids = sentences()
+    assert torch.equal(model(ids), model(ids))
+
+
 def test_the_filter_comes_after_the_temperature():
     logits = torch.tensor([[0.6, 0.4]]).log().expand(200, -1)
     # at temperature 0.1 the first has a share of 0.98: it reaches 0.9 alone
@@ -392,6 +410,11 @@ def test_the_filter_comes_after_the_temperature():
     (lambda: sample(torch.zeros(1, 3), 0), "temperature must be above 0, not 0; the likeliest"),
     (lambda: sample(torch.zeros(1, 3), float("nan")), "temperature must be"),
     (lambda: generate(changed([]), sentences(), top_k, 0), "max_len must be 1 or more, not 0"),
+    (lambda: finetune(Classifier(MaskedModel(CONFIG), 2), [], 1, 1e-3), "rows must have at least one sentence, not none"),
+    (lambda: pretrain(MaskedModel(CONFIG), [], 4, 1, 1e-3), "text must have at least one sentence, not none"),
+    (lambda: rotary_attention(torch.ones(1, 5, 4), *torch.ones(2, 1, 3, 4)), "Q must be the last of K's 3 positions, not 5"),
+    (lambda: changed(["gated network"], replace(CONFIG, P_drop_ffn=0.1)), "P_drop_ffn must be 0"),
+    (lambda: changed(["grouped queries"], replace(CONFIG, bias=True)), "bias must be False"),
 ])
 def test_bad_settings_are_refused(call, said):
     with pytest.raises(ValueError, match=said):

@@ -174,6 +174,17 @@ def test_an_error_in_the_work_frees_its_lock_and_is_no_lock_s(script, tmp_path):
 # ---- some programs
 
 
+def test_the_best_rate_is_of_a_training_that_did_not_diverge(script):
+    assert script.best_of({"0.1": None, "0.2": 3.0, "0.4": 2.0, "0.8": None}) == 0.4
+
+
+def test_a_model_is_scored_on_the_corpus_that_it_was_trained_on(script, monkeypatch, capsys):
+    module = loaded(FOLDER / "12_multi30k.py")
+    monkeypatch.setattr(sys, "argv", ["12_multi30k.py", "--model", str(ROOT / "results/tatoeba-cpu")])
+    assert script.run(module.main) == 2
+    assert "was trained on tatoeba-en-de: say --corpus tatoeba-en-de" in capsys.readouterr().err
+
+
 def test_halving_weights_twice_says_so_once(monkeypatch, tmp_path):
     halve, read = loaded(FOLDER / "12_multi30k.py").halve, Path.read_text
     monkeypatch.setattr(Path, "read_text", lambda path, encoding="ascii": read(path, encoding))  # another locale's

@@ -445,9 +445,23 @@ def test_pairs_are_read_from_files_again_and_again(tmp_path):
     (tmp_path / "s").write_bytes(b"\xef\xbb\xbfone\r\n\ntwo\xe2\x80\xa8two\nthree")
     (tmp_path / "t").write_bytes(b"eins\n-\nzwei \ndrei\n")
     pairs = cli._FilePairs(tmp_path / "s", tmp_path / "t")
-    wanted = [("one", "eins"), ("two\u2028two", "zwei"), ("three", "drei")]
+    wanted = [("one", "eins"), ("two two", "zwei"), ("three", "drei")]
     assert list(pairs) == list(pairs) == wanted
     assert list(cli._FilePairs(tmp_path / "s", tmp_path / "t", frozenset(["eins", "three"]))) == wanted[1:2]
+
+
+def test_copies_that_differ_in_white_space_alone_are_on_one_side_of_the_split(text, tmp_path, capsys):
+    odd = {}
+    for name in ("train.en", "train.de"):
+        lines = (text / name).read_text().splitlines()
+        assert all(" " in line for line in lines)
+        spaced = [line.replace(" ", "  " if name == "train.en" else "\u00a0", 1) for line in lines]
+        odd[name] = tmp_path / name
+        odd[name].write_text("\n".join(lines + spaced) + "\n")
+    options = SimpleNamespace(corpus=None, source=odd["train.en"], target=odd["train.de"], valid_source=None, valid_target=None, encoding=None)
+    corpus = cli._read_corpus(options)
+    held_out = {side for pair in corpus.validation for side in pair}
+    assert held_out and held_out.isdisjoint(side for pair in corpus.train for side in pair)
 
 
 @pytest.mark.parametrize("lines", [(2, 5), (5, 2), (0, 1), (3, 4)])
@@ -738,6 +752,7 @@ def test_input_that_cannot_be_used_gives_one_line(model, text, tmp_path, called)
     (tmp_path / "short.de").write_text("eins\n")
     (tmp_path / "latin").write_bytes("gut\nfür\n".encode("latin-1"))
     (tmp_path / "empty").write_text("")
+    (tmp_path / "one").write_text("a\n")
     train = ["train", *SIZES, "--out", tmp_path / "out"]
     en, de = text / "train.en", text / "train.de"
     for arguments, hint in [
@@ -766,6 +781,15 @@ def test_input_that_cannot_be_used_gives_one_line(model, text, tmp_path, called)
         (["evaluate", "--model", model, "--corpus", "grammar", "--source", en], "give either"),
         (["evaluate", "--model", model, "--source", en], "give either"),
         ([*train[:-1], en, "--source", en, "--target", de], "is a file, not a folder"),
+        ([*train[:-1], en / "below", "--source", en, "--target", de], "train.en is a file, so"),
+        (["fetch", "grammar", "--folder", en / "below"], "train.en is a file, so"),
+        ([*train, "--corpus", "grammar", "--valid-source", en, "--valid-target", de], "has held-out text of its own"),
+        ([*train, "--corpus", "grammar", "--encoding", "latin-1"], "--encoding is for files"),
+        ([*train, "--source", en, "--target", de, "--valid-source", tmp_path / "one", "--valid-target", tmp_path / "one", "--longest", "2"],
+         "longest=2 leaves out every training pair: raise it"),
+        ([*train, "--corpus", "grammar", "--vocab", "3"], "vocab=3"),
+        (["evaluate", "--model", model, "--corpus", "grammar", "--encoding", "latin-1"], "--encoding is for files"),
+        (["evaluate", "--model", model, "--source", en, "--target", de, "--split", "validation"], "--split is for --corpus NAME"),
     ]:
         status, _, said = called(*arguments, stdin=b"a line\n")
         lines = [line for line in said.replace("\r", "\n").split("\n") if line.startswith("annotated ")]

@@ -314,6 +314,19 @@ def test_identifiers_beyond_the_vocabulary_are_refused(kind, subwords):
     assert vocabulary.decode([0, 1, 2]) == ""
     with pytest.raises(ValueError, match=f"ids must be below {len(vocabulary)}, got {len(vocabulary)}"):
         vocabulary.decode([4, len(vocabulary)])
+    with pytest.raises(ValueError, match="ids must be 0 or more, got -3"):
+        vocabulary.decode([-3, 4])
+
+
+def test_pairs_may_come_from_an_iterator():
+    pairs = [(f"s{i}", f"t{i}") for i in range(200)]
+    assert split_pairs(iter(pairs)) == split_pairs(pairs) and sum(map(len, split_pairs(iter(pairs)))) == 200
+
+
+@pytest.mark.parametrize("vocab", [0, -5])
+def test_a_vocabulary_of_nothing_is_refused(vocab):
+    with pytest.raises(ValueError, match=f"vocab must be 1 or more, got {vocab}"):
+        Subwords.train(["a b"], vocab)
 
 
 def test_an_epoch_has_no_batch_before_the_first():

@@ -392,7 +392,7 @@ def test_the_model_is_left_in_the_mode_it_was_in():
 
 @pytest.mark.parametrize("call", [lambda m, s: beam_search(m, s, beam=0), lambda m, s: greedy(m, s, max_len=0)])
 def test_numbers_that_make_no_search_are_refused(call):
-    with pytest.raises(ValueError, match="must be 1 or more"):
+    with pytest.raises(ValueError, match="must be a whole number"):
         call(random_model("transformer", 0), torch.tensor([[3, 2]]))
 
 
@@ -502,7 +502,7 @@ def test_lines_may_come_from_a_generator_and_must_be_strings(translator):
 
 @pytest.mark.parametrize("longest", [0, -1])
 def test_pieces_without_a_word_are_refused(longest, translator):
-    with pytest.raises(ValueError, match="longest must be 1 or more"):
+    with pytest.raises(ValueError, match="longest must be a whole number, 1 or more"):
         Translator(translator.model, translator.vocabulary, longest=longest)
 
 
@@ -913,18 +913,19 @@ def test_a_configuration_of_wrong_kinds_is_one_line(change, tmp_path):
 
 def test_a_beam_beyond_all_measure_is_refused():
     model = random_model("transformer", 0)
-    with pytest.raises(ValueError, match="beam must be 1 or more, and 100000 at most, got"):
+    with pytest.raises(ValueError, match="beam must be a whole number from 1 to 100000, got"):
         beam_search(model, random_sources(model, 0), beam=2**70)
 
 
 @pytest.mark.parametrize("call, name", [
     (lambda m, s: beam_search(m, s, beam="x"), "beam"), (lambda m, s: beam_search(m, s, beam=2.5), "beam"),
     (lambda m, s: greedy(m, s, "x"), "max_len"), (lambda m, s: greedy(m, s, 2.5), "max_len"),
+    (lambda m, s: Translator(m, Words([]), longest=2.5), "longest"), (lambda m, s: Translator(m, Words([])).n_best(["a"], 1, beam="4"), "beam"),
     (lambda m, s: Translator(m, Words([])).n_best(["a"], 0), "k"), (lambda m, s: Translator(m, Words([])).n_best(["a"], -1), "k"),
 ])
 def test_what_is_no_number_or_too_small_is_named(call, name):
     model = random_model("transformer", 0)
-    with pytest.raises(ValueError, match=f"{name} must be 1 or more"):
+    with pytest.raises(ValueError, match=f"{name} must be a whole number"):
         call(model, random_sources(model, 0))
 
 

@@ -103,6 +103,17 @@ def test_no_dot_and_no_box_is_cut_by_the_edge(name):
         assert left >= 0 and top >= 0 and right <= wide and low <= high, (e.attrib, wide, high)
 
 
+def test_no_bar_over_a_run_of_words_lies_on_another():
+    bars = ElementTree.fromstring(text_of("bleu")).iterfind(f".//{SVG}rect[@class='bar obar']")
+    rows = {}
+    for bar in bars:
+        x, y, wide = (int(bar.get(key)) for key in ("x", "y", "width"))
+        rows.setdefault(y, []).append((x, x + wide))
+    assert sum(map(len, rows.values())) == 4 + 3 + 2
+    for row in map(sorted, rows.values()):
+        assert all(end <= start for (_, end), (start, _) in zip(row, row[1:]))
+
+
 def test_a_fault_of_layout_is_seen():
     c = canvas.Canvas("trial", 40, "A trial", "words")
     c.box(10, 10, 20, 20, "too long for it")

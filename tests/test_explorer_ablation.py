@@ -79,8 +79,9 @@ def test_a_page_with_the_element_gets_the_numbers():
     class App:
         added = []
 
-        def add_js_file(self, name, **_):
+        def add_js_file(self, name, **more):
             self.added.append(name)
+            assert more == {"loading_method": "defer"}
 
         def add_css_file(self, name):
             self.added.append(name)

@@ -73,6 +73,13 @@ def numbers(page):
 
 
 @with_browser
+def test_runs_that_count_are_seen_where_the_reader_has_chosen_the_colours(alive):  # noqa: F811
+    page = alive("bleu")
+    page.emulate_media(forced_colors="active")
+    assert page.eval_on_selector(".lanes:has(.lit)", "one => getComputedStyle(one.querySelector('.lit')).backgroundColor === getComputedStyle(one).color")
+
+
+@with_browser
 @pytest.mark.parametrize("width", [1280, 360])
 def test_it_starts_with_the_chapters_example_and_follows_an_edit(alive, width):  # noqa: F811
     reference, output = "ich weiß dass der Hund die Katze sieht", "ich weiß dass der Hund der Katze"

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tools" / "web"), str(ROOT / "book" / "_ext")]
 
 import annotated_explorers  # noqa: E402
+import annotated_model  # noqa: E402
 from annotated_explorers import ATTRIBUTES  # noqa: E402
 from fetch import fetch  # noqa: E402
 
@@ -53,7 +54,34 @@ def test_what_an_explorer_needs_stands_in_its_first_lines_with_or_without_spaces
     for name, line in {"close": "// needs: engine,live", "wide": "// A word.\n// needs: engine,  live", "none": "let x;"}.items():
         (tmp_path / f"{name}.js").write_text(f"{line}\nlet y;\n")
     assert [needs(name) for name in ("close", "wide", "none")] == [["shared", "engine", "live"]] * 2 + [["shared"]]
-    assert explorers.needs is needs is first.needs is annotated_explorers.needs
+    assert explorers.needs is needs is annotated_explorers.needs and first.program is explorers.program
+
+
+def test_the_engine_is_told_which_weights_are_current():
+    class App:
+        told = {}
+
+        def add_js_file(self, name, **more):
+            self.told[name] = more
+
+        def add_css_file(self, _):
+            pass
+
+    annotated_explorers.add(App(), "page", "", {"body": "<annotated-attention>"}, None)
+    assert {name: more.get("data-weights") for name, more in App.told.items()} == {
+        f"explorers/{name}.js": annotated_model.version() if name == "engine" else None for name in [*needs("attention"), "attention"]}
+
+
+def test_whatever_the_weights_are_made_of_changes_their_version(tmp_path, monkeypatch):
+    monkeypatch.setattr(annotated_model, "ROOT", tmp_path)
+    files = [tmp_path / "annotated/page.py", *(tmp_path / "results" / name / "model" for name in annotated_model.MODELS)]
+    found = set()
+    for changed in (None, *files):
+        for file in files:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("new" if file == changed else "old")
+        found.add(annotated_model.version.__wrapped__())
+    assert len(found) == 1 + len(files)
 
 
 @pytest.fixture(scope="module")
@@ -233,6 +261,32 @@ def test_what_is_renewed_is_as_if_made_anew(place):
     found = browser.run(RENEW)
     browser.close()
     assert found == {"wrong": [], "same": True, "text": "13", "tabIndex": 0}
+
+
+# Tables of which one is only read, one is put into the page, and one is taken out again.
+OBSERVED = """
+const { el, table } = annotated, watched = new Set(), { observe, unobserve } = ResizeObserver.prototype;
+ResizeObserver.prototype.observe = function (box) { watched.add(box); return observe.call(this, box); };
+ResizeObserver.prototype.unobserve = function (box) { watched.delete(box); return unobserve.call(this, box); };
+const frames = async () => { for (let i = 0; i < 5; i += 1) await new Promise((done) => requestAnimationFrame(done)); };
+const make = () => table(["", "a number"], [["a", "1".repeat(500)]]);
+const [read, kept, gone] = [make(), make(), make()];
+document.querySelector("main").append(kept, gone);
+await frames();
+const before = [read, kept, gone].map((box) => watched.has(box)), reached = kept.tabIndex;
+gone.remove();
+await frames();
+const after = [read, kept, gone].map((box) => watched.has(box));
+kept.remove();
+return { before, after, reached };
+"""
+
+
+def test_only_tables_in_the_page_are_watched(place):
+    browser = begun("chromium", place)
+    found = browser.run(OBSERVED)
+    browser.close()
+    assert found == {"before": [False, True, True], "after": [False, True, False], "reached": 0}
 
 
 @pytest.mark.firefox

@@ -21,6 +21,7 @@ from page import opened
 from shapes import checked, unseen
 
 from annotated import figures
+from annotated.after import rotary_attention
 from annotated.attention import scaled_dot_product_attention
 from annotated.cpu import CPUObjective
 from annotated.data import Subwords, Words, split_words
@@ -148,6 +149,12 @@ def test_looking_leaves_the_model_as_it_was():
     with _recording(net) as seen:
         net(*batch())
     assert {kind: len(x) for kind, x in seen.items()} == dict.fromkeys(_KINDS, N)
+
+
+def test_maps_of_another_attention_are_refused():
+    other = Transformer(model().config, attention=rotary_attention)
+    with pytest.raises(ValueError, match="model must use scaled dot-product attention"):
+        attention_maps(other, *batch())
 
 
 def test_a_model_without_such_layers_is_refused():
@@ -529,6 +536,28 @@ def test_everything_can_be_chosen(shown):
     page.get_by_label("Attention", exact=True).select_option(index=1)
     assert page.inner_text(".said") == sentence(both[1], "decoder", 2, H, 2)
     assert page.locator(".keys li").count() == 3  # the future is not there
+
+
+@pytest.mark.page
+def test_stacks_of_different_depth_offer_their_own_layers(shown):
+    m = maps(seed=6)
+    for kind in ("decoder", "cross"):
+        m.weights[kind] = m.weights[kind][:2]
+    page = shown(viewer(m, "encoder", 2))
+    for kind in ("decoder", "cross", "encoder"):
+        page.get_by_label("Attention", exact=True).select_option(value=kind)
+        assert page.inner_text(".said") == sentence(m, kind, 1, 0, 0)
+        assert page.locator("select[name=layer] option:enabled").count() == len(m.weights[kind])
+
+
+@pytest.mark.page
+def test_without_colours_of_its_own_the_chosen_word_and_the_weights_are_seen(shown):
+    page = shown(viewer(maps(seed=7), row=3), forced_colors="active")
+    ground = "one => getComputedStyle(one).backgroundColor"
+    chosen, other = (page.eval_on_selector(f".words input{which} + span", ground) for which in (":checked", ":not(:checked)"))
+    assert chosen != other
+    assert page.eval_on_selector(".keys i", ground) == page.eval_on_selector(".keys", "one => getComputedStyle(one).color")
+    assert "gradient" in page.eval_on_selector(".scale i", "one => getComputedStyle(one).backgroundImage")
 
 
 @pytest.mark.page

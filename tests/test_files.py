@@ -46,6 +46,17 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     assert path.read_bytes() == b"old" and list(path.parent.iterdir()) == [path]
 
 
+def test_a_file_never_takes_the_place_of_a_folder(tmp_path):
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "thesis").write_text("mine")
+    with pytest.raises(ValueError, match="work is a folder, which would be lost: name a file"), atomic_write(tmp_path / "work") as fresh:
+        fresh.write_text("other")
+    assert (tmp_path / "work" / "thesis").read_text() == "mine" and len(list(tmp_path.iterdir())) == 1
+    with atomic_write(tmp_path / "work") as fresh:
+        fresh.mkdir()
+    assert not list((tmp_path / "work").iterdir())
+
+
 @pytest.mark.skipif(os.name != "posix", reason="permissions as POSIX has them")
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
 def test_what_a_library_keeps_to_itself_is_readable_as_other_files_are(mask, mode, tmp_path):

@@ -8,6 +8,7 @@ import collect
 import find
 import layout
 import pytest
+from bs4 import BeautifulSoup
 from chapters import ROOT, Refused, paths, read, woven
 from docutils import nodes
 from docutils.core import publish_doctree
@@ -77,6 +78,13 @@ def test_questions_count_by_themselves():
     assert [annotated_book.asks(name) for name in names] == [False, True, False, False]
 
 
+def test_a_fold_of_the_sidebar_is_named_after_its_page():
+    page = '<li><a href="x">2\n <b>Attention</b></a><details><summary></summary><ul><li><a href="y">Deeper</a></li></ul></details></li>'
+    tree = annotated_book.named(BeautifulSoup(f"<ul>{page}</ul>", "html.parser"))
+    assert [fold["aria-label"] for fold in tree.select("summary")] == ["Pages below 2 Attention"]
+    assert annotated_book.named("") == "", "a page without a tree"
+
+
 # ---- minutes
 
 
@@ -125,7 +133,7 @@ def test_the_numbers_are_of_the_records(monkeypatch):
     assert tatoeba == f"{score:.1f} BLEU"
     folders = [ROOT / f"results/{front.MULTI30K}-{seed}" for seed in (1, 2, 3)]
     seeds = [json.loads((folder / "scores.json").read_text())["bleu"] for folder in folders if folder.exists()]
-    assert len(seeds) > 1 and multi30k == f"{sum(seeds) / len(seeds):.1f} BLEU"
+    assert len(seeds) > 1 and multi30k == f"{sum(seeds) / len(seeds):.2f} BLEU"
     real = front.record
     changed = {"seeds": [{"seed": 0, "seconds": 61.0, "exact": 7, "sentences": 9}]}
     monkeypatch.setattr(front, "record", lambda name, file: changed if name == "hour" else real(name, file))

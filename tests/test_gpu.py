@@ -787,6 +787,24 @@ def test_multi30k_tries_several_averages_and_penalties_beyond_the_strongest_unti
     assert (scores["alpha"], scores["validation"], scores["bleu"]) == (1.6, 7, 8) and next(made, None) is None
 
 
+def test_multi30k_refuses_to_go_on_with_other_settings(program, tmp_path, monkeypatch, capsys):
+    module, call = program("14_multi30k")
+    monkeypatch.setattr(module, "load_corpus", lambda name: grammar_corpus(train=40, validation=5, test=3))
+    small = "--device cpu --steps 6 --warmup 2 --save_every 2 --average 2 --every 4 --tokens 200 --seeds 1 --protocols tok".split()
+    places = "--out", tmp_path / "m", "--work", tmp_path / "work"
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "choose", stopped)
+    call(*small, *places, "--vocab", 330, "--beam", 2)
+    assert "stopped" in capsys.readouterr().err
+    for other in (["--vocab", 340, "--beam", 2], ["--vocab", 330, "--beam", 3], ["--vocab", 330, "--beam", 2, "--bpe_dropout", 0.3]):
+        call(*small, *places, *other)
+        said = capsys.readouterr().err
+        assert "vocabulary of 330 pieces, not 340" in said if 340 in other else "begun with" in said
+
+
 def test_multi30k_takes_the_rate_that_leaves_the_least_loss_and_goes_on_with_its_trials(program, tmp_path, monkeypatch, capsys):
     module, call = program("14_multi30k")
     monkeypatch.setattr(module, "load_corpus", lambda name: grammar_corpus(train=40, validation=5, test=3))
@@ -804,10 +822,11 @@ def test_multi30k_takes_the_rate_that_leaves_the_least_loss_and_goes_on_with_its
 
 def test_a_model_reads_what_teachers_write_and_both_are_made_once(program, tmp_path, monkeypatch, capsys):
     module, call = program("14_multi30k")
-    corpus, seen = grammar_corpus(train=40, validation=5, test=3), []
+    corpus, seen, given = grammar_corpus(train=40, validation=5, test=3), [], []
     real = module.trained
 
     def trained(data, config, recipe, work, options):
+        given.append(options)
         seen.append((recipe.seed, recipe.steps, data[0].train[0], len(data[2])))
         return real(data, config, recipe, work, options)
 
@@ -824,14 +843,17 @@ def test_a_model_reads_what_teachers_write_and_both_are_made_once(program, tmp_p
     assert seen[2:] == [(1, 6, (one, two), 3 * 40 - 2)]
     words = module.Subwords.train([text for pair in corpus.train for text in pair], 330)
     data = corpus, words, [(words.encode(a), words.encode(b)) for a, b in corpus.train], []
-    data, found = module.taught(data, 1.0, tmp_path / "work/m-tok-teachers", {}, module.argparse.Namespace(teachers=1))
+    place, rate = tmp_path / "work/m-tok-teachers", given[-1].rate
+    data, found = module.taught(data, rate, place, {}, given[-1])
+    with pytest.raises(ValueError, match="begun with"):  # those of another training are not read
+        module.taught(data, 2 * rate, place, {}, given[-1])
     assert data[0].train[40] == (one, f"x {one}") and data[0].train[79] == (f"x {two}", two)
     assert data[2][40] == (words.encode(one), words.encode(f"x {one}"))
     run = json.loads((tmp_path / "m-tok-1/run.json").read_text())
     assert run["teachers"] == {"seeds": {"forward-1": 100, "backward-1": 101}, "steps": 4}
     scores = scores_in(tmp_path / "m-tok-1")
     assert scores["teachers"] == {"pairs with theirs": 118, **found}
-    assert {name: set(one) for name, one in found.items()} == dict.fromkeys(run["teachers"]["seeds"], {"validation", "seconds of training"})
+    assert {name: set(one) for name, one in found.items()} == dict.fromkeys(run["teachers"]["seeds"], {"validation", "seconds of training", "seconds in all"})
     call(*more, "--seeds", 1, 2)  # another seed has the same teachers
     assert [seed for seed, *_ in seen[3:]] == [2]
 
@@ -846,6 +868,7 @@ def test_a_file_that_a_killed_process_has_left_keeps_no_teacher_waiting(program,
         (folder / f"{name}.json").write_text("{}")
 
     monkeypatch.setattr(module, "teach", teach)
+    monkeypatch.setattr(module, "about_teachers", lambda *_: {})
     monkeypatch.setattr(module.time, "sleep", lambda seconds: pytest.fail("waits for itself"))
     for name, end in (("forward-1", "pid"), ("backward-1", "lock")):
         (tmp_path / f"{name}.{end}").write_text(str(os.getpid()))  # of a process that was called as this one is
@@ -865,6 +888,7 @@ def test_a_teacher_that_another_process_has_is_waited_for(program, tmp_path, mon
             (tmp_path / f"{name}.json").write_text("{}")
 
     monkeypatch.setattr(module, "teach", lambda *_: pytest.fail("made twice"))
+    monkeypatch.setattr(module, "about_teachers", lambda *_: {})
     monkeypatch.setattr(module.time, "sleep", sleep)
     words = SimpleNamespace(encode=str.split)
     data = grammar_corpus(train=5, validation=1, test=1), words, [], []

@@ -60,6 +60,11 @@ def test_german_verbs_are_those_of_a_textbook():
     assert _conjugate(verbs["wissen"])[0] == ["know", "know", "knows", "know"]
 
 
+def test_fewer_sentences_than_none_are_refused():
+    with pytest.raises(ValueError, match="train must be 0 or more, got -1"):
+        grammar_examples(-1, 0, 0)
+
+
 def test_every_noun_declines():
     for noun in grammar._NOUNS:
         assert noun.gender in "mfnw" and noun.kind in grammar._ADJECTIVES

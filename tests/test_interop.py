@@ -20,6 +20,7 @@ from torch import nn
 
 import annotated
 from annotated import cli, decoding, interop
+from annotated.after import GatedFeedForward, MaskedModel
 from annotated.attention import scaled_dot_product_attention
 from annotated.data import Subwords, Words, _train_subwords
 from annotated.decoding import greedy, packed
@@ -39,6 +40,7 @@ from annotated.interop import (
     to_onnx,
     to_torch,
 )
+from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.transformer import TINY, Config, Transformer
 
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
@@ -563,6 +565,22 @@ def test_torch_gives_the_same_and_gives_it_back(norm, final, activation, decoder
     assert again.config == config and not again.training
     again.target_embedding.load_state_dict(ours.target_embedding.state_dict())
     assert torch.equal(again(source, target), ours(source, target))
+
+
+@pytest.mark.parametrize("write", ["marian", "torch", "onnx"])
+def test_only_a_transformer_of_its_own_configuration_goes_out(write, tmp_path):
+    send = {"marian": lambda model: to_marian(model, Words("ab"), tmp_path / "out"), "torch": to_torch,
+            "onnx": lambda model: to_onnx(model, tmp_path / "out")}[write]
+    with pytest.raises(TypeError, match="model must be a Transformer, not RecurrentSeq2Seq"):
+        send(RecurrentSeq2Seq(RecurrentConfig(vocab=6, d_model=8)))
+    with pytest.raises(TypeError, match="model must be a Transformer, not MaskedModel"):
+        send(MaskedModel(replace(TINY, N=1, vocab=6)))
+    gated = Transformer(replace(TINY, N=1, vocab=6))
+    gated.encoder.layers[0].feed_forward = GatedFeedForward(TINY.d_model, TINY.d_ff)
+    if write != "onnx":  # which traces what is there
+        with pytest.raises(ValueError, match="not what its configuration makes"):
+            send(gated)
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_torch_cannot_say_is_refused():

@@ -5,12 +5,14 @@ Reads `_build/html` (built here if it is not there yet). One browser and one loc
 
 import base64
 import functools
+import html
 import importlib.util
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 import layout
 import matplotlib
@@ -288,13 +290,22 @@ def test_there_are_pages():
     assert not missing, f"_toc.yml lists what was not built, so `make book` first: {missing}"
 
 
+@functools.cache
+def anchors(path: Path) -> set[str]:
+    return {html.unescape(found) for found in re.findall(r'\s(?:id|name)="([^"]+)"', path.read_text(encoding="utf-8"))}
+
+
 @pytest.mark.parametrize("name", documents())
 def test_every_link_within_the_book_leads_somewhere(name):
     page = built() / name
-    targets = re.findall(r'<a\b[^>]*\bhref="([^"#?]+)', page.read_text(encoding="utf-8"))
-    local = {target for target in targets if not re.match(r"[a-z]+:|//", target)}
-    assert local, "a page without a link to another"
-    assert not [target for target in sorted(local) if not (page.parent / target).resolve().exists()]
+    links = re.findall(r'<a\b[^>]*\bhref="([^"?]+)', page.read_text(encoding="utf-8"))
+    local = {html.unescape(link) for link in links if not re.match(r"[a-z]+:|//", link)}
+    assert any(not link.startswith("#") for link in local), "a page without a link to another"
+    for link in sorted(local):
+        target, _, anchor = link.partition("#")
+        place = (page.parent / target).resolve() if target else page
+        assert place.exists(), link
+        assert not anchor or unquote(anchor) in anchors(place), link
 
 
 # Handlers that the theme writes into its own buttons; a policy without 'unsafe-inline' would have them do nothing.
@@ -440,6 +451,8 @@ def zipped():
 def test_a_figure_enlarges_and_escape_closes_it(browser, site):
     page = browser.new_page(viewport=NARROW)
     page.goto(f"{site}/notebooks/02-attention.html", wait_until="load")
+    names = page.eval_on_selector_all(".zoom-open", "all => all.filter(one => one.checkVisibility()).map(one => one.getAttribute('aria-label'))")
+    assert len(names) > 2 and len(set(names)) == len(names), names
     page.locator(".zoom-open").first.focus()
     page.keyboard.press("Enter")
     assert page.locator("dialog.zoom[open] .zoom-pane > :is(img, svg)").bounding_box()["width"] >= 700

@@ -229,6 +229,13 @@ def test_evaluation_runs_when_asked_and_at_the_end():
     assert [line["step"] for line in seen] == [3, 6, 7] and not any(line["mode"] for line in seen)
 
 
+@pytest.mark.parametrize("batches", [[], [(torch.ones(1, 2, dtype=torch.long), torch.tensor([[1, 0, 0]]))]])
+def test_an_update_without_a_label_is_refused(batches):
+    model = tiny_model()
+    with pytest.raises(ValueError, match="batches hold no target token to predict"):
+        training.update(model, optimizer(model), batches)
+
+
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"accumulate": 0}, {"save_every": 0}, {"warmup": 2.5}, {"seed": -1}, {"seed": 2**43}, {"rate": 0.0}, {"rate": float("inf")}, {"rate": float("nan")}, {"eps": -1e-9}, {"eps": float("inf")}, {"steps": True}, {"rate": "x"}, {"beta2": None}, {"beta1": float("nan")}, {"beta2": 1.0}])
 def test_recipes_that_make_no_training_are_refused(wrong):
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} must"):

@@ -49,20 +49,20 @@ def test_a_line_for_each_weight_that_is_seen():
 
 @with_node
 def test_words_name_the_largest_weights():
-    assert explore.node("translator", "it.said('Hund', [0.03, 0.9, 0.07], ['the', 'dog', '.'])") == "Hund attends to dog 90 %, . 7 %"
-    assert explore.node("translator", "it.said('x', Array(50).fill(0.02), Array(50).fill('s'))") == "x attends to s 2 %", "however thin"
+    assert explore.node("live", "it.said('Hund', [0.03, 0.9, 0.07], ['the', 'dog', '.'], 0.05)") == "Hund attends to dog 90 %, . 7 %"
+    assert explore.node("live", "it.said('x', Array(50).fill(0.02), Array(50).fill('s'), 0.05)") == "x attends to s 2 %", "however thin"
     assert explore.node("attention", "it.said('a', [1, 0, 0], ['a', 'b', 'c'])") == "a attends to a 100 %"
 
 
 @with_node
 def test_tokens_are_shown_as_they_are_read():
     assert explore.node("translator", "x.map(it.shown)", ["\u2581Hund", "es", "<eos>", "\u2581"]) == ["Hund", "·es", "end", "\u2423"]
-    tokens = {"source": ["\u2581The", "\u2581dog", "<eos>"], "target": ["\u2581Hund", "<eos>"]}
+    tokens = {"source": ["\u2581The", "\u2581dog", "s", "<eos>"], "target": ["\u2581Hund", "e", "<eos>"]}
     names = {kind: explore.node("attention", f"it.names(x, '{kind}')", tokens) for kind in ("encoder", "decoder", "cross")}
     assert names == {
-        "encoder": [["The", "dog", "eos"]] * 2,
-        "decoder": [["\u2192 Hund", "\u2192 eos"], ["bos", "Hund"]],
-        "cross": [["\u2192 Hund", "\u2192 eos"], ["The", "dog", "eos"]]}
+        "encoder": [["The", "dog", "·s", "eos"]] * 2,
+        "decoder": [["\u2192 Hund", "\u2192 ·e", "\u2192 eos"], ["bos", "Hund", "·e"]],
+        "cross": [["\u2192 Hund", "\u2192 ·e", "\u2192 eos"], ["The", "dog", "·s", "eos"]]}
 
 
 # ---- in a browser
@@ -84,7 +84,7 @@ def opened(browser):  # noqa: F811
         links = [(ROOT / "book/_static" / style).as_uri() for style in STYLES] + ["explorers.css"]
         text = "<!doctype html><html lang='en' data-theme='light'><meta charset='utf-8'><title>one element</title>"
         text += "".join(f"<link rel='stylesheet' href='{link}'>" for link in links)
-        text += "".join(f"<script defer src='{script}.js'></script>" for script in ("shared", "engine", name))
+        text += "".join(f"<script defer src='{script}.js'></script>" for script in [*explore.needs(name), name])
         text += f"<main class='bd-article'><annotated-{name} {given}><p>The still.</p></annotated-{name}></main>"
         path = exported() / f"{name}.html"
         path.write_text(text, encoding="utf-8")
@@ -142,6 +142,8 @@ def test_a_sentence_that_is_typed_or_clicked_is_translated_with_its_lines(opened
     for number, sentence in enumerate(SENTENCES):
         if number == 1:
             page.click("summary")  # the examples are folded
+            counts = page.eval_on_selector_all(".examples", "lists => lists.map(one => one.children.length)")
+            assert counts == [3, 3], "the first sentence, which has no rank, is in neither list"
             page.click(f"text={sentence}")
         else:
             page.fill("input[type=text]", sentence)
@@ -213,6 +215,18 @@ def test_what_answers_another_sentence_is_dim_until_the_answer_comes(opened, nam
 
 
 @with_browser
+@pytest.mark.parametrize("name", ["translator", "attention"])
+def test_where_no_model_is_fetched_that_is_said_and_the_still_is_not_dim(opened, name):
+    page = opened(name)
+    page.wait_for_selector(".alive")
+    page.evaluate("() => { annotated.load = async () => { throw new Error('no weights'); }; }")
+    page.fill("input[type=text]", SENTENCES[0])
+    page.wait_for_function("/cannot .*no weights/.test(document.querySelector('.told').textContent)")
+    assert page.inner_text(".stage").strip() == "The still."
+    assert not page.evaluate("document.querySelector('.explorer').matches('.waiting')")
+
+
+@with_browser
 def test_tokens_are_reached_by_keyboard(opened):
     page = opened("translator", 360)
     page.fill("input[type=text]", SENTENCES[0])
@@ -258,7 +272,7 @@ def test_the_maps_of_every_kind_layer_and_head(opened):
 def test_the_examples_are_those_of_the_record_in_its_order():
     ranked = json.loads((ROOT / "results/tatoeba-en-de/examples.json").read_text())
     first, *rows = front.examples()
-    assert first["source"] == front.FIRST[0]
+    assert first["source"] == front.FIRST[0] and "reference" not in first, "it is of no test set, and has no rank"
     assert [row["source"] for row in rows] == [row["source"] for row in ranked]
     assert [row["fails"] for row in rows] == [False] * 3 + [True] * 3
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from explorers import FOLDER, needs
+from explorers import FOLDER, computing, program
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = {"beam": "tatoeba-en-de", "model": "tatoeba-cpu", "without": "tatoeba-en-de"}
@@ -23,27 +23,16 @@ DIGITS = 5  # of each number: more than are shown
 
 def first(name: str, weights: Path):
     "What an explorer's `first` makes of the model in a script of weights, in plain lists and numbers."
-    others = [each for each in needs(name) if each not in ("shared", "engine") and not each.endswith("-first")]
-    program = f"""
-      globalThis.HTMLElement ??= class {{}};
-      globalThis.customElements ??= {{ define() {{}} }};
-      require({json.dumps(str(FOLDER / "shared.js"))});
-      const engine = require({json.dumps(str(FOLDER / "engine.js"))});
-      {"".join(f"require({json.dumps(str(FOLDER / f'{each}.js'))});" for each in others)}
-      require({json.dumps(str(weights))});
-      const inner = new engine.Transformer(annotated.weights[{json.dumps(weights.stem)}]);
-      const model = {{
-        config: inner.config,
-        translate: (text, options) => engine.translate(inner, text, options),
-        trace: (text, options) => engine.trace(inner, text, options),
-      }};
+    code = f"""
+      {program(name)}
+      {computing(weights)}
       const plain = (_, x) => ArrayBuffer.isView(x) ? Array.from(x)
         : typeof x === "number" ? Number(x.toPrecision({DIGITS})) : x;
-      require({json.dumps(str(FOLDER / f"{name}.js"))}).first(model)
+      it.first(model)
         .then((found) => process.stdout.write(JSON.stringify(found, plain)))
         .catch((error) => {{ console.error(error); process.exit(1); }});
     """
-    done = subprocess.run([shutil.which("node") or "node", "-e", program], capture_output=True, text=True, timeout=600)
+    done = subprocess.run([shutil.which("node") or "node", "-e", code], capture_output=True, text=True, timeout=600)
     if done.returncode:
         raise SystemExit(f"{name}: {done.stderr[-2000:]}")
     return json.loads(done.stdout)

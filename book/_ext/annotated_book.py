@@ -465,7 +465,8 @@ def large(app, docname: str) -> str:
 def named(toctree):
     "The sidebar's tree, each of its folds with a name for those who do not see the arrow."
     for summary in toctree.select("summary") if hasattr(toctree, "select") else ():
-        summary["aria-label"] = "Pages below"
+        page = " ".join(summary.find_parent("li").find("a").get_text().split())
+        summary["aria-label"] = f"Pages below {page}"
     return toctree
 
 

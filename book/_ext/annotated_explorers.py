@@ -20,6 +20,7 @@ import re
 from html import escape
 from pathlib import Path
 
+import annotated_model
 from annotated_front import ROOT, translator  # which makes tools/ importable
 from explorers import FOLDER, needs
 from rows import complete
@@ -66,7 +67,8 @@ def add(app, pagename, templatename, context, doctree) -> None:
         told = "".join(f' data-{key}="{escape(value)}"' for key, value in ATTRIBUTES[name]().items())
         context["body"] = context["body"].replace(f"<annotated-{name}>", f"<annotated-{name}{told}>")
     for name in wanted:
-        app.add_js_file(f"explorers/{name}.js", loading_method="defer")
+        more = {"data-weights": annotated_model.version()} if name == "engine" else {}
+        app.add_js_file(f"explorers/{name}.js", loading_method="defer", **more)
     if wanted:
         app.add_css_file("explorers/explorers.css")
 

@@ -3,6 +3,8 @@
 They stand in _static/explorers/models/ and are fetched by no page before somebody touches an explorer that needs one.
 """
 
+import functools
+import hashlib
 import sys
 from pathlib import Path
 
@@ -14,10 +16,23 @@ BUDGET = 10_000_000  # bytes of a script
 log = logging.getLogger(__name__)
 
 
+def makers(folder: Path) -> list[Path]:
+    "What a script is made of: the model's folder, and what writes it."
+    return [*sorted(folder.iterdir()), ROOT / "annotated" / "page.py"]
+
+
 def outdated(folder: Path, out: Path) -> bool:
-    "Whether a script is missing, or older than the model or what writes it."
-    makers = [*folder.iterdir(), ROOT / "annotated" / "page.py"]
-    return not out.exists() or out.stat().st_mtime < max(path.stat().st_mtime for path in makers)
+    "Whether a script is missing, or older than what it is made of."
+    return not out.exists() or out.stat().st_mtime < max(path.stat().st_mtime for path in makers(folder))
+
+
+@functools.cache
+def version() -> str:
+    "A digest of what all scripts are made of, for the addresses by which the engine asks for them."
+    digest = hashlib.sha256()
+    for path in (path for name in MODELS for path in makers(ROOT / "results" / name)):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:8]
 
 
 def write(app, error) -> None:

@@ -111,7 +111,8 @@ function enlarging() {
     const button = document.createElement("button");
     button.type = "button";
     button.className = "zoom-open";
-    button.setAttribute("aria-label", "Enlarge the figure");
+    const seen = picture.getAttribute("alt") ?? picture.getAttribute("aria-label") ?? "";
+    button.setAttribute("aria-label", `Enlarge the figure: ${/^.{0,60}(?!\S)/s.exec(seen)?.[0] ?? ""}`);
     button.textContent = "\u2922";
     button.onclick = () => open(picture);
     const box = document.createElement("span");

@@ -177,9 +177,9 @@ def masks(c: Canvas) -> None:
     table(right, top, "causal", "causal_mask")
     c.table(right, top, causal_mask(size), cell)
     c.text((left + right) / 2 + 65, top - 46, "and")
-    table(left, below, "allowed", "(T, S)")
+    table(left, below, "allowed", "(T, T)")
     c.table(left, below, both, cell)
-    table(right, below, "weights", "(T, S)")
+    table(right, below, "weights", "(T, T)")
     c.weights(right, below, weights, cell, digits=2)
     c.wire((169, below + 65), (189, below + 65))
 

@@ -61,7 +61,8 @@ def text_to_batch(c: Canvas) -> None:
                 kind = "empty" if token == 0 else "dark" if token < 3 else "block"
                 c.box(x, y + 82 + 28 * i, wide, 28, str(token), kind=kind, round=0)
         c.wire((180, y + 58), (180, y + 78))
-        c.text(352, y + 66, f"(B, {shape}) = ({len(rows)}, {len(rows[0])})", "small code", anchor="end")
+        size = "T + 1" if shape == "T" else shape
+        c.text(352, y + 66, f"(B, {size}) = ({len(rows)}, {len(rows[0])})", "small code", anchor="end")
     c.text(8, 362, "0 padding, 1 begins a target, 2 ends a sentence", "small soft", anchor="start")
 
 

@@ -144,8 +144,8 @@ def merged(word: str) -> list[tuple]:
 @drawing("bpe-merges", 204, "The merges of a word")
 def bpe_merges(c: Canvas) -> None:
     """The word sleepless, letter by letter, in the lowest row. Above, boxes as wide as the letters they join: es,
-    ess, less, and at the left le, ep, leep, sleep. Where no pair can be merged any more, two pieces are left, sleep
-    and less."""
+    ess, less, and at the left le, ep, leep and, with the space before the word, sleep. Where no pair can be merged any
+    more, two pieces are left, sleep and less."""
     wide, high, left, base = 34, 28, 10, 122
 
     def put(node, first: int, top: bool) -> tuple[int, int]:
@@ -169,9 +169,9 @@ def bpe_merges(c: Canvas) -> None:
 
 @drawing("adam-step", 330, "Adam: four gradients, four steps")
 def adam_step(c: Canvas) -> None:
-    """Four columns, an update each, for the gradients of chapter 9. Four rows of bars: the gradient g; its running
-    mean m; the root of the running mean of its square, v; and the step, the one divided by the other. The gradients
-    differ much in size and in sign, the steps are never much longer than 1."""
+    """Four columns, an update each, for the gradients of chapter 9. Four rows of bars: the gradient g; its
+    corrected mean, m hat; the root of the corrected mean of its square, v hat; and the step, the one divided by the
+    other. The gradients differ much in size and in sign, the steps are never much longer than 1."""
     text = (ROOT / "book" / "09-optimization.md").read_text(encoding="utf-8")
     gradients = ast.literal_eval(re.search(r"^gradients = (\[.*\])$", text, re.M)[1])
     beta1, beta2, m, v, rows = 0.9, 0.98, 0.0, 0.0, []
@@ -179,7 +179,7 @@ def adam_step(c: Canvas) -> None:
         m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
         mean, root = m / (1 - beta1**step), math.sqrt(v / (1 - beta2**step))
         rows.append((g, mean, root, -mean / root))
-    names = (("gradient", "g"), ("its mean", "m"), ("its size", "√v"), ("step", "−m / √v"))
+    names = (("gradient", "g"), ("its mean", "m̂"), ("its size", "√v̂"), ("step", "−m̂ / √v̂"))
     for j, (name, symbol) in enumerate(names):
         y = 52 + 78 * j
         c.text(8, y - 8, name, "strong" if j == 3 else "", anchor="start")
@@ -238,7 +238,7 @@ def bleu(c: Canvas) -> None:
                 kind = "ofill" if found else "empty"
                 c.box(left + pitch * i, y, pitch - 3, 26, *run, kind=kind, face="small", round=3)
             elif found:
-                c.bar(left + pitch * i, y + 7 * (i % 2), pitch * order - 3, 4, "o")
+                c.bar(left + pitch * i, y + 7 * (i % order), pitch * order - 3, 4, "o")
         if order > 1:
             c.text(352, y + 5, f"n = {order}:  {counts[order - 1]} of {counts[order + 3]}", "small", anchor="end")
     c.text(352, 93, f"{counts[0]} of {counts[4]}", "small", anchor="end")

@@ -45,7 +45,7 @@ def loss_in_pieces(c: Canvas) -> None:
     c.text(80, y - 14, "*W*^{T}", "small")
     c.lines(184, y, "softmax minus target", kind="small")
     c.wire((266, y), (292, y))
-    c.lines(298, y - 9, "loss", "slopes", kind="small", anchor="start", step=18)
+    c.lines(298, y - 9, "loss", "gradient", kind="small", anchor="start", step=18)
     c.text(184, top + 2.5 * high, "next", "small soft")
     c.text(184, top + 0.5 * high, "dropped", "small soft")
     c.text(180, 218, "a piece: 4,096 positions at a time", "small soft")
@@ -54,7 +54,7 @@ def loss_in_pieces(c: Canvas) -> None:
 @drawing("unpadded", 330, "Sentences without padding")
 def unpadded(c: Canvas) -> None:
     """Three sentences of five, two and four tokens, first as a padded table of three rows in which the empty places
-    are hatched, then as one row of eleven tokens. Below, the attention weights as a square of eleven by eleven, in
+    are dashed, then as one row of eleven tokens. Below, the attention weights as a square of eleven by eleven, in
     which only three blocks on the diagonal are filled."""
     lengths, cell = (5, 2, 4), 20
     fills = ("dark", "box", "block")

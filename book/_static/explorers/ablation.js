@@ -3,15 +3,13 @@
 "use strict";
 
 (() => {
-  const { el, svg, renew, canvas, choice, table, fitted, words, once } = globalThis.annotated;
+  const { mean, el, svg, renew, canvas, choice, table, fitted, words, once } = globalThis.annotated;
   const MEASURES = {
     ppl: { name: "perplexity", axis: "log perplexity − base's; less is better", digits: 2, form: Math.log, better: -1 },
     bleu: { name: "BLEU", axis: "BLEU − base's; more is better", digits: 2, form: Number, better: 1 },
   };
   const ORDERS = { table: "Table 3's", paper: "the paper's", ours: "ours" };
   const ROW = 24;
-
-  const mean = (list) => list.reduce((a, b) => a + b, 0) / list.length;
 
   /** Where the mean over all seeds lies, with 95 % confidence; t are Student's factors by n − 1. */
   function interval(values, t) {

@@ -1,21 +1,17 @@
-// needs: engine
+// needs: engine, live
 // <annotated-attention data-model="tatoeba-en-de" data-heads="4 2 4" data-first="The dog sees the cat.">: the three kinds
 // of attention of a model that computes in the page, layer by layer and head by head, on the reader's own sentence.
 // `data-heads` has the layers of the encoder, those of the decoder, and the heads of each.
 "use strict";
 
 (() => {
-  const { el, svg, canvas, shade, button, choice, field, explorer, once } = annotated;
+  const { el, svg, canvas, shade, button, choice, explorer, live } = annotated;
+  const { shown, meanOf, sentence, LONGEST } = live;
   const KINDS = { encoder: "encoder", decoder: "decoder", cross: "encoder-decoder" };
   const CELL = 24, LETTER = 8;
+  const TOLD = 0.005; // smaller weights are not told
 
   // ---- arithmetic
-
-  function shown(token) {
-    const marker = { "<eos>": "eos", "<bos>": "bos", "<unk>": "?" }[token];
-    if (marker) return marker;
-    return token.startsWith("\u2581") ? token.slice(1) || "\u2423" : token;
-  }
 
   /** The names of the rows, which look, and of the columns, which are looked at: a decoder's row writes a token. */
   function names({ source, target }, kind) {
@@ -25,18 +21,10 @@
   }
 
   /** The weights of one head, or for "mean" of all heads of the layer. */
-  function matrix(layer, head) {
-    if (head !== "mean") return layer[head].map((row) => Array.from(row));
-    const mean = (t, s) => layer.reduce((sum, one) => sum + one[t][s], 0) / layer.length;
-    return layer[0].map((row, t) => Array.from(row, (_, s) => mean(t, s)));
-  }
+  const matrix = (layer, head) => (head === "mean" ? meanOf(layer) : layer[head].map((row) => Array.from(row)));
 
   /** What a query attends to most, in words. */
-  function said(query, row, keys) {
-    const best = row.map((weight, s) => ({ weight, s })).sort((a, b) => b.weight - a.weight).slice(0, 3);
-    const some = best.filter(({ weight }) => weight >= 0.005);
-    return `${query} attends to ${some.map(({ weight, s }) => `${keys[s]} ${Math.round(100 * weight)} %`).join(", ")}`;
-  }
+  const said = (query, row, keys) => live.said(query, row, keys, TOLD);
 
   // ---- the drawing: a row for each query, one of them chosen
 
@@ -78,12 +66,25 @@
   explorer("attention", "The attention of a model in the page", (root, say, { host, still }) => {
     const [N, M, h] = host.dataset.heads.split(" ").map(Number);
     const numbers = (n) => Object.fromEntries(Array.from({ length: n }, (_, i) => [i, i + 1]));
-    let control = new AbortController(), result = null, row = 0;
+    let result = null, row = 0;
 
     const stage = el("div", { class: "stage" }, ...Array.from(still.childNodes, (node) => node.cloneNode(true)));
-    const output = el("output", { class: "translation" });
+    const output = el("output", { class: "translation", lang: "de", "aria-live": "off" }); // say() says it
     const hint = el("p", { class: "hint" });
-    const input = field({ label: "English sentence", value: host.dataset.first, max: 120, change: () => later() });
+    const line = sentence({
+      root, value: host.dataset.first, say, name: host.dataset.model,
+      ask: (model, text, signal) => model.translate(text, { beam: 1, longest: LONGEST, signal }),
+      show(answer) {
+        result = answer;
+        output.textContent = answer.text;
+        show(stage.contains(document.activeElement));
+        say(`German: ${answer.text} ${hint.textContent}`);
+      },
+      fail() {
+        output.textContent = "";
+        root.classList.toggle("waiting", result !== null); // the still says which sentence it shows
+      },
+    });
     const kind = choice({ label: "Attention", options: KINDS, value: "cross", change() {
       fit();
       update();
@@ -112,40 +113,13 @@
     }
 
     function update() {
-      if (result?.text) show();
-      else later();
+      if (result) show();
+      else line.again();
     }
 
-    function put(text, lang = "en") {
-      output.lang = lang;
-      output.textContent = text;
-    }
-
-    async function translate() {
-      control.abort(); // what was asked before is of no use any more
-      control = new AbortController();
-      const { signal } = control, text = input.value;
-      root.classList.add("waiting"); // what is still to be seen answers another sentence
-      try {
-        if (!result) put("Fetching the model …");
-        const model = await annotated.load(host.dataset.model);
-        result = await model.translate(text, { beam: 1, longest: 40, signal });
-        root.classList.remove("waiting");
-        if (result.text) put(result.text + (result.cut ? " …" : ""), "de");
-        else put("Write an English sentence.");
-        if (result.text) return show(stage.contains(document.activeElement));
-        stage.replaceChildren();
-        hint.textContent = "";
-        say(output.textContent);
-      } catch (error) {
-        if (!signal.aborted) put(`It cannot be done here: ${error.message}.`);
-      }
-    }
-    const later = once(translate);
-
-    root.append(input, el("div", { class: "controls" }, button("Look", () => later()), output),
+    root.append(line.input, el("div", { class: "controls" }, button("Look", line.again), line.status), output,
       el("div", { class: "controls" }, kind, layer, head), stage, hint);
   });
 
-  if (typeof module !== "undefined") module.exports = { shown, names, matrix, said };
+  if (typeof module !== "undefined") module.exports = { names, matrix, said };
 })();

@@ -2,13 +2,10 @@
 "use strict";
 
 (() => {
-  const { el, renew, button, field, table, words } = globalThis.annotated;
+  const { cut, el, renew, button, field, table, words } = globalThis.annotated;
   const ORDERS = [1, 2, 3, 4];
   const START = ["ich weiß dass der Hund die Katze sieht", "ich weiß dass der Hund der Katze"];
-  // what Python's str.split() cuts at, and sacreBLEU with it
-  const SPACES = /[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+/u;
 
-  const cut = (text) => text.split(SPACES).filter((word) => word);
   const ngrams = (list, n) => list.slice(0, Math.max(0, list.length - n + 1)).map((_, i) => list.slice(i, i + n).join(" "));
 
   /** Which n-grams of the output count, in their order: each at most as often as the reference has it. */

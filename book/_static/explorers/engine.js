@@ -46,8 +46,8 @@ class Subwords {
   }
 
   encode(text) {
-    const marked = text ? ("▁" + text.replaceAll(" ", "▁")).replace(/▁+$/, "") : "";
-    const words = marked.split(/(?=▁)/); // no piece reaches over the beginning of a word
+    const marked = text ? ("\u2581" + text.replaceAll(" ", "\u2581")).replace(/\u2581+$/, "") : "";
+    const words = marked.split(/(?=\u2581)/); // no piece reaches over the beginning of a word
     return [...words.flatMap((word) => this.merge(Array.from(word))).flatMap((symbol) => this.spell(symbol)), 2];
   }
 
@@ -82,7 +82,7 @@ class Subwords {
       bytes = [];
       if (id === null) break;
       const piece = id === 3 ? " \u2047 " : this.names[id];
-      text += (text ? piece : piece.replace(/^▁/, "")).replaceAll("▁", " ");
+      text += (text ? piece : piece.replace(/^\u2581/, "")).replaceAll("\u2581", " ");
     }
     return text;
   }
@@ -412,7 +412,7 @@ function likeliest(logits, k) { // the k likeliest tokens, best first, with thei
 }
 
 // Beam search, a step at a time. A finished hypothesis keeps its place, so that a beam of 1 is greedy search.
-function* search(model, source, { beam = 4, alpha = 0.6, maxLen, top = Math.max(beam, 5) } = {}) {
+function* search(model, source, { beam = 4, alpha = 0.6, maxLen, top = 5 } = {}) {
   const { bos, eos, positions, max_positions: most } = model.config;
   const limit = Math.min(maxLen ?? source.length + 50, positions === "learned" ? most : Infinity);
   const penalty = (length) => ((5 + length) / 6) ** alpha;
@@ -421,7 +421,7 @@ function* search(model, source, { beam = 4, alpha = 0.6, maxLen, top = Math.max(
   for (let length = 1; ; length++) {
     const alive = hypotheses.filter(({ score }) => score === null);
     const next = model.step(alive.map(({ ids }) => ids.at(-1) ?? bos), alive.map(({ cache }) => cache), memory);
-    const candidates = alive.flatMap((parent, r) => likeliest(next[r].logits, top).map(({ id, logP }) =>
+    const candidates = alive.flatMap((parent, r) => likeliest(next[r].logits, Math.max(beam, top)).map(({ id, logP }) =>
       ({ parent, place: hypotheses.indexOf(parent), after: next[r], id, p: Math.exp(logP), logP: parent.logP + logP })));
     candidates.sort((a, b) => b.logP - a.logP);
     const done = hypotheses.map((x, place) => ({ ...x, place })).filter(({ score }) => score !== null);
@@ -454,7 +454,8 @@ const KINDS = { encoder: ["encoder", "self_attention"], decoder: ["decoder", "se
 function switchOff(model, without = []) {
   model.off = new Set(without.map(([kind, layer, head]) => {
     const [stack, attention] = KINDS[kind] ?? [];
-    if (!model[stack]?.layers[layer] || !(head in Array(model.config.h).fill(0))) {
+    const there = (i, n) => Number.isInteger(i) && i >= 0 && i < n;
+    if (!stack || !there(layer, model[stack].layers.length) || !there(head, model.config.h)) {
       throw new RangeError(`without: there is no head ${head} in layer ${layer} of ${kind}, counted from 0`);
     }
     return `${stack}.layers.${layer}.${attention}.${head}`;
@@ -471,8 +472,8 @@ function read(model, text, longest) {
   return { ids: [...ids.slice(0, -1).slice(0, most), model.config.eos], cut };
 }
 
-function check({ beam = 4, alpha = 0.6, maxLen = 1, longest = 1 }) {
-  const whole = { beam, maxLen, longest };
+function check({ beam = 4, alpha = 0.6, maxLen = 1, longest = 1, top = 1 }) {
+  const whole = { beam, maxLen, longest, top };
   for (const [name, value] of Object.entries(whole)) {
     if (!Number.isInteger(value) || value < 1) throw new RangeError(`${name} must be a whole number, 1 or more`);
   }
@@ -581,7 +582,8 @@ return { Words, Subwords, Transformer, search, translate, trace, clean, unpack, 
 
 // ---- In a page ------------------------------------------------------------------------------------------------------
 
-const here = globalThis.document?.currentScript?.src;
+const { src: here, dataset } = globalThis.document?.currentScript ?? {};
+const version = dataset?.weights ? `?v=${dataset.weights}` : ""; // so that no cache gives an old model to a new page
 const models = new Map(); // name -> promise, so that two explorers of a page share a model
 
 // What answers messages: a worker made of the engine's own text, or, where there is none, the engine in this thread.
@@ -649,7 +651,7 @@ function script(src) {
 }
 
 async function begin(name, from) {
-  if (!annotated.weights?.[name]) await script(from ?? new URL(`models/${name}.js`, here).href);
+  if (!annotated.weights?.[name]) await script(from ?? new URL(`models/${name}.js${version}`, here).href);
   const file = annotated.weights?.[name];
   if (!file) throw new Error(`the script of the weights names no model ${name}`);
   const model = new Model(name, file);

@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { el, field, once, still, button } = globalThis.annotated;
+  const { cut, mean, el, field, once, still, button } = globalThis.annotated;
   const MODEL = "tatoeba-en-de"; // the weights that most of them share
   const LONGEST = 40; // tokens of a sentence: what is typed is answered while one types
 
@@ -15,6 +15,16 @@
   /** Pieces as the text that they spell; a letter without a piece of its own is spelt by bytes. */
   const written = (tokens) => tokens.filter((x) => !/^<[a-z]+>$/.test(x)).join("").replace(/(<0x[0-9A-F]{2}>)+/g, (run) =>
     new TextDecoder().decode(Uint8Array.from(run.matchAll(/<0x(..)>/g), ([, hex]) => parseInt(hex, 16)))).replaceAll("\u2581", " ").trim();
+
+  /** What a token attends to most, in words; after the largest weight only those that are `least` or more. */
+  const said = (name, row, names, least) => {
+    const best = Array.from(row, (weight, s) => ({ weight, s })).sort((a, b) => b.weight - a.weight).slice(0, 3);
+    const some = best.filter(({ weight }, i) => i === 0 || weight >= least);
+    return `${name} attends to ${some.map(({ weight, s }) => `${names[s]} ${Math.round(100 * weight)} %`).join(", ")}`;
+  };
+
+  /** The mean of a layer's heads, [head][query][key] -> [query][key]. */
+  const meanOf = (heads) => heads[0].map((row, t) => Array.from(row, (_, s) => mean(heads.map((one) => one[t][s]))));
 
   /**
    * A sentence and the model's answer to it: sentence({ root, value, ask, show, say, name }).
@@ -32,7 +42,7 @@
       control = new AbortController();
       const { signal } = control, text = input.value;
       root.classList.add("waiting");
-      if (!/[^\s\x1c-\x1f\x85\u2581]/u.test(text)) { // nothing that the engine would read
+      if (!cut(text.replaceAll("\u2581", " ")).length) { // nothing that the engine would read
         fail();
         status.textContent = "Write an English sentence.";
         say(status.textContent);
@@ -90,7 +100,7 @@
     return { buttons: [back, on, play], halt, told };
   }
 
-  const live = { LONGEST, shown, written, sentence, player };
+  const live = { LONGEST, shown, written, said, meanOf, sentence, player };
   globalThis.annotated = Object.assign(globalThis.annotated, { live });
   if (typeof module !== "undefined") module.exports = live;
 })();

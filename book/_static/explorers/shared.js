@@ -35,7 +35,12 @@
   /** A normal deviate of mean 0 and variance 1, by Box and Muller. */
   const normal = (next) => Math.sqrt(-2 * Math.log(1 - next())) * Math.cos(2 * Math.PI * next());
 
+  const mean = (numbers) => numbers.reduce((a, b) => a + b, 0) / numbers.length;
+
   const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
+
+  /** The words of a text, as Python's str.split() has them, and sacreBLEU with it. */
+  const cut = (text) => text.split(/[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+/u).filter((word) => word);
 
   /** What write(digits) gives, toFixed or toExponential, but of two equally near numbers the even one, as in Python. */
   function rounded(write, digits) {
@@ -310,6 +315,10 @@
   function scrolled(box) {
     wide ??= new ResizeObserver((entries) => {
       for (const { target } of entries) {
+        if (!target.isConnected) {
+          wide.unobserve(target);
+          continue;
+        }
         const scrolls = target.scrollWidth > target.clientWidth;
         for (const [name, value] of [["tabindex", 0], ["role", "region"], ["aria-label", "Numbers"]]) {
           if (scrolls) target.setAttribute(name, value);
@@ -317,7 +326,7 @@
         }
       }
     });
-    wide.observe(box);
+    requestAnimationFrame(() => { if (box.isConnected) wide.observe(box); }); // not one that `renew` has only read
     return box;
   }
 
@@ -384,8 +393,8 @@
   }
 
   const shared = {
-    dot, softmax, matmul, random, normal, clamp, words, scientific, el, svg, set, write, renew, canvas, shade, once, still,
-    fitted, path, plot,
+    dot, softmax, matmul, random, normal, mean, clamp, cut, words, scientific, el, svg, set, write, renew, canvas, shade, once,
+    still, fitted, path, plot,
     slider, choice, toggle, button, field, drag, table, readings, explorer,
   };
   globalThis.annotated = Object.assign(globalThis.annotated ?? {}, shared);

@@ -2,12 +2,10 @@
 "use strict";
 
 (() => {
-  const { softmax, random, normal, words, el, svg, set, canvas, once, slider, button, readings, explorer } = globalThis.annotated;
+  const { softmax, random, normal, mean, words, el, svg, set, canvas, once, slider, button, readings, explorer } = globalThis.annotated;
   const WORDS = ["the", "dog", "sees", "the", "cat"]; // a key for each
   const DRAWS = 64, WIDEST = 10; // queries over which the numbers are means; d_k is 2 ** WIDEST at most
   const FEATURES = 32; // of all vectors, drawn in one frame
-
-  const mean = (numbers) => numbers.reduce((a, b) => a + b, 0) / numbers.length;
 
   /**
    * The inner products of many queries with a key for each word, all features normal with mean 0 and variance 1.
@@ -75,7 +73,7 @@
       numbers.show(["", "not divided", "divided"], [
         ["spread of the scores", words(a.spread), words(b.spread)],
         ["largest of five weights", words(a.largest), words(b.largest)],
-        ["Σ w(1 − w), what learning sees", words(a.slope), words(b.slope)],
+        ["Σ w(1 − w), slope of the softmax", words(a.slope), words(b.slope)],
       ]);
       say(`At d_k ${d_k} the largest weight is ${words(a.largest)} without the division, ${words(b.largest)} with it.`);
     }

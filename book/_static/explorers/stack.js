@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { dot, softmax, random, normal, clamp, words, el, svg, set, write, renew, canvas, once, slider, choice, toggle, readings, explorer } = globalThis.annotated;
+  const { dot, softmax, random, normal, mean, clamp, words, el, svg, set, write, renew, canvas, once, slider, choice, toggle, readings, explorer } = globalThis.annotated;
   const T = 5, D = 16, D_FF = 32, EPS = 1e-6, DEEPEST = 16; // positions, features, width of the network, epsilon, layers
   const ORDERS = { after: "after the sum", before: "before the sub-layer", none: "nowhere" };
 
@@ -30,7 +30,6 @@
   const turned = (A) => A[0].map((_, j) => A.map((row) => row[j]));
   const each = (f, A, B) => A.map((row, t) => row.map((v, i) => f(v, B[t][i])));
   const plus = (first, ...others) => others.reduce((sum, A) => each((a, b) => a + b, sum, A), first);
-  const mean = (row) => row.reduce((a, b) => a + b, 0) / row.length;
 
   // ---- each part returns its output and `back`, which makes the gradient of its input of that of its output
 
@@ -208,7 +207,8 @@
     }
     root.append(el("div", { class: "controls" }, residual, order), circuit, kind, el("div", { class: "controls" }, depth, scale),
       canvas(360, TOP + HIGH + 8, "The chosen stack as a thick line with dots, the five others thin", title, axis, lines.map((line) => line.path), dots),
-      el("p", { class: "note" }, "Thick: the stack that is chosen. Thin: the five others that the residual connection and the norm can make."), numbers);
+      el("p", { class: "note" }, "Thick: the stack that is chosen. Thin: the five others that the residual connection and the norm can make. "
+        + "The gradient is that of a random weighting of the outputs; with the norm before, they pass one more norm, as such a stack has at its end."), numbers);
     show();
   }
 

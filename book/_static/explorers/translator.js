@@ -1,41 +1,27 @@
-// needs: engine
+// needs: engine, live
 // <annotated-translator data-model="tatoeba-en-de" data-heads="2 4" data-examples="[...]">: a sentence to edit, its
 // translation, and the cross-attention between the two. The weights are fetched at the first change; before it one sees
 // the still.
 "use strict";
 
 (() => {
-  const { el, svg, canvas, button, choice, field, explorer, once, still: quiet } = annotated;
+  const { el, svg, canvas, button, choice, field, explorer, once, live, still: quiet } = annotated;
   const STEP = 25, TOP = 44, LEFT = 130, RIGHT = 228, WIDTH = 360;
   const LEAST = 0.08; // thinner lines would only be grey
+  const TOLD = 0.05; // and smaller weights are not told
 
   // ---- arithmetic
 
-  /** A piece as one reads it: a piece inside a word begins with a dot. */
-  function shown(token) {
-    if (token === "<eos>") return "end";
-    return token.startsWith("\u2581") ? token.slice(1) || "\u2423" : `·${token}`;
-  }
+  /** A piece as one reads it, even one who has not met eos. */
+  const shown = (token) => (token === "<eos>" ? "end" : live.shown(token));
 
   /** The attention (T, S) of one head, or for null the mean of the last layer's heads. */
-  function chosen(cross, head) {
-    if (head) return cross[head[0]][head[1]];
-    const layer = cross.at(-1);
-    const mean = (t, s) => layer.reduce((sum, one) => sum + one[t][s], 0) / layer.length;
-    return layer[0].map((row, t) => Array.from(row, (_, s) => mean(t, s)));
-  }
+  const chosen = (cross, head) => (head ? cross[head[0]][head[1]] : live.meanOf(cross.at(-1)));
 
   /** The lines to draw, thickest last: { t, s, weight }. */
   function lines(weights) {
     const all = weights.flatMap((row, t) => Array.from(row, (weight, s) => ({ t, s, weight })));
     return all.filter(({ weight }) => weight >= LEAST).sort((a, b) => a.weight - b.weight);
-  }
-
-  /** What a token attends to, in words. */
-  function said(name, row, names) {
-    const best = Array.from(row, (weight, s) => ({ weight, s })).sort((a, b) => b.weight - a.weight).slice(0, 3);
-    const some = best.filter(({ weight }, i) => i === 0 || weight >= 0.05);
-    return `${name} attends to ${some.map(({ weight, s }) => `${names[s]} ${Math.round(100 * weight)} %`).join(", ")}`;
   }
 
   // ---- the drawing
@@ -54,7 +40,7 @@
       svg("text", { x: LEFT, y: y(s, source.length) + 5, class: "k", "text-anchor": "end" }, name));
     const german = target.map((name, t) => svg("text", {
       x: RIGHT, y: y(t, target.length) + 5, class: "q token", style: `--turn: ${t}`, "data-t": t,
-      role: "button", tabindex: t ? -1 : 0, "aria-label": said(name, weights[t], source) }, name));
+      role: "button", tabindex: t ? -1 : 0, "aria-label": live.said(name, weights[t], source, TOLD) }, name));
     const picture = canvas(WIDTH, TOP + STEP * rows, { group: "The translation, and what each token attends to" },
       svg("text", { x: LEFT, y: 19, class: "strong", "text-anchor": "end" }, "English"),
       svg("text", { x: RIGHT, y: 19, class: "strong" }, "German"), paths, english, german);
@@ -168,9 +154,9 @@
     root.append(
       input, output, reference, ...(examples.length > 1 ? [button("Another example", another)] : []), stage, hint, el("div", { class: "controls" }, width, heads),
       el("details", {}, el("summary", {}, "Other sentences, from its best by BLEU to its worst"),
-        ...list("Among the better half by BLEU", examples.filter(({ fails }) => !fails)),
-        ...list("Among the worse half by BLEU", examples.filter(({ fails }) => fails))));
+        ...list("Among the better half by BLEU", examples.filter(({ reference: by, fails }) => by && !fails)),
+        ...list("Among the worse half by BLEU", examples.filter(({ reference: by, fails }) => by && fails))));
   });
 
-  if (typeof module !== "undefined") module.exports = { shown, chosen, lines, said };
+  if (typeof module !== "undefined") module.exports = { shown, chosen, lines };
 })();
