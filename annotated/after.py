@@ -268,7 +268,7 @@ def _label_sentences(examples, rng):
 
 
 class Classifier(nn.Module):
-    """A label for a sentence: a linear layer on the mean of its vectors; BERT's reads the first's.
+    """A label for a sentence: a linear layer on the mean of its vectors (BERT takes the first).
 
     Args:
         model: pre-trained or not; it is trained further in place.
@@ -545,7 +545,8 @@ def rotary_attention(
         ValueError: there are more queries than keys.
     """
     if Q.shape[-2] > K.shape[-2]:
-        raise ValueError(f"Q must be the last of K's {K.shape[-2]} positions, not {Q.shape[-2]}")
+        counts = f"{Q.shape[-2]} positions, more than the {K.shape[-2]} of K"
+        raise ValueError(f"Q has {counts}: queries are the last of K's positions")
     positions = torch.arange(K.shape[-2], device=K.device)  # (S,)
     last = positions[len(positions) - Q.shape[-2] :]  # (T,)
     Q = _rotate(Q, last)  # (..., T, d_k)

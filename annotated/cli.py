@@ -255,12 +255,17 @@ class _FilePairs:
     encoding: str | None = None
 
     def __iter__(self):
-        for pair in self.lines():
-            if all(pair) and self.without.isdisjoint(pair):
+        for pair in self.filled():
+            pair = tuple(map(_one_line, pair))
+            if self.without.isdisjoint(pair):
                 yield pair
 
+    def filled(self):
+        """The pairs without an empty side, as they stand in the files."""
+        return filter(all, self.lines())
+
     def lines(self):
-        """The two lines of every number, white space made single spaces, empty ones too."""
+        """The two lines of every number, without space around them, empty ones too."""
         paths = self.source, self.target
         with _open_input(paths[0]) as first, _open_input(paths[1]) as second:
             source, target = (_text_lines(file, path, self.encoding)
@@ -272,7 +277,7 @@ class _FilePairs:
                     raise ValueError(
                         f"{paths[0]} has {has[0]} lines and {paths[1]} has {has[1]}: "
                         "line n of one should be the translation of line n of the other")
-                yield tuple(map(_one_line, pair))
+                yield tuple(line.strip() for line in pair)
 
     def count(self):
         """How many pairs there are, and how many more have an empty side."""
@@ -283,17 +288,17 @@ class _FilePairs:
 def _hold_out(pairs, most=2000):
     """Choose pairs by a hash of their text, all different: about one in fifty, at least one.
 
-    The pairs are iterated over several times; `most` is about how many are chosen at most.
+    `pairs` is called several times; `most` is about how many are chosen at most.
     """
     def place(pair):
         return _fraction("\t".join(pair))
 
-    total = sum(1 for _ in pairs)
+    total = sum(1 for _ in pairs())
     if not total:
         raise ValueError("there is no sentence pair to choose from")
     share = min(1 / 50, most / total)
-    chosen = [pair for pair in pairs if place(pair) < share] or [min(pairs, key=place)]
-    return list(dict.fromkeys(chosen))
+    chosen = [pair for pair in pairs() if place(pair) < share] or [min(pairs(), key=place)]
+    return list(dict.fromkeys(tuple(map(_one_line, pair)) for pair in chosen))
 
 
 def _name_of(source, target):
@@ -312,7 +317,7 @@ def _corpus_of_files(options):
     total, empty = pairs.count()
     if not total:
         raise ValueError(f"{name} hold no sentence pair")
-    validation = list(held_out) if held_out else _hold_out(pairs)
+    validation = list(held_out) if held_out else _hold_out(pairs.filled)
     pairs = replace(pairs, without=frozenset(text for pair in validation for text in pair))
     kept = sum(1 for _ in pairs)
     left = total - kept - (0 if held_out else len(validation))
@@ -916,7 +921,9 @@ def _write_grammar(folder):
 def _run_fetch(options):
     """`fetch`: download a corpus, or all, or write the grammar; without a name, list them."""
     folder = options.folder or Path(os.environ.get("ANNOTATED_DATA") or cache_folder())
-    _check_above(folder / "file")
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file, not a folder: name another folder")
+    _check_above(folder)
     if options.name is None:
         print(f"in {folder}:", *(_state_of(name, folder) for name in CORPORA), sep="\n")
         print("grammar is made by the program: `fetch grammar` writes it as text.")

@@ -321,9 +321,10 @@ class _LossInPlace(torch.autograd.Function):
     def forward(ctx, x, W, target, eps, products):
         """The loss of x (n, d_model), W (vocab, d_model) and target (n,)."""
         logits = products.forward(x, W)  # (n, vocab)
-        logits = logits.float() if logits.dtype.itemsize < 4 else logits  # the sum needs it
-        total = _loss_in_place(logits, target, eps)
-        ctx.save_for_backward(products.by_input(logits, W), products.by_weight(logits, x))
+        exact = logits.float() if logits.dtype.itemsize < 4 else logits  # the sum needs it
+        total = _loss_in_place(exact, target, eps)
+        G = exact.to(logits.dtype)  # (n, vocab)
+        ctx.save_for_backward(products.by_input(G, W), products.by_weight(G, x))
         return total
 
     @staticmethod

@@ -49,7 +49,7 @@ def join_words(words: Iterable[str]) -> str:
 
 
 def _known(ids, size):
-    """Identifiers as a list without pad, bos and eos; ValueError where one is not of size."""
+    """Identifiers as a list without pad, bos and eos; ValueError beyond 0 to size - 1."""
     found = list(map(int, ids))
     if found and max(found) >= size:
         raise ValueError(f"ids must be below {size}, got {max(found)}")

@@ -774,15 +774,16 @@ def _check_vocabulary(vocabulary, config):
 def _is_dot_product(module):
     """Whether a `MultiHeadAttention` computes what chapter 2's attention does, by a trial."""
     generator = torch.Generator().manual_seed(0)
-    widths = (W.out_features // module.h for W in (module.W_Q, module.W_K, module.W_V))
-    Q, K, V = (torch.randn(1, module.h, 3, width, generator=generator) for width in widths)
-    like = module.W_O.weight
-    trial = Q.to(like), K.to(like), V.to(like)  # (1, h, 3, d_k) twice, (1, h, 3, d_v)
+    x = torch.zeros(1, module.d_model).to(next(module.parameters(), torch.zeros(())))
     function = getattr(module.attention, "attention", module.attention)  # without its dropout
     with torch.no_grad():
-        given = function(*trial)  # (1, h, 3, d_v)
-        wanted = scaled_dot_product_attention(*trial)  # (1, h, 3, d_v)
-    return torch.allclose(given, wanted, atol=1e-4 if like.dtype.itemsize >= 4 else 0.05)
+        made = [W(x) for W in (module.W_Q, module.W_K, module.W_V)]  # whatever computes them
+        sizes = ((1, module.h, 3, y.shape[-1] // module.h) for y in made)
+        # (1, h, 3, d_k) twice, (1, h, 3, d_v)
+        Q, K, V = (torch.randn(n, generator=generator).to(y) for n, y in zip(sizes, made))
+        given = function(Q, K, V)  # (1, h, 3, d_v)
+        wanted = scaled_dot_product_attention(Q, K, V)  # (1, h, 3, d_v)
+    return torch.allclose(given, wanted, atol=1e-4 if wanted.dtype.itemsize >= 4 else 0.05)
 
 
 def _check_tensors(model):

@@ -705,11 +705,16 @@ def load_marian(
 
 
 def _check_model(model):
-    """Refuse what is no Transformer of its own configuration: TypeError, ValueError."""
+    """A Transformer, without its compiler's wrapper; refuse any other model, or other tensors.
+
+    Raises TypeError or ValueError.
+    """
+    model = getattr(model, "_orig_mod", model)
     if not all(hasattr(getattr(model, stack, None), "layers") for stack in ("encoder", "decoder")):
         raise TypeError(f"model must be a Transformer, not {type(model).__name__}")
     _check_tensors(model)
     _check_attention(model)
+    return model
 
 
 def _with_biases(model):
@@ -849,7 +854,7 @@ def to_marian(
         ValueError: the model has no counterpart; the message names the field.
         TypeError: the model is no Transformer, or the vocabulary is of another kind.
     """
-    _check_model(model)
+    model = _check_model(model)
     c = model.config
     wanted = {
         "norm": (c.norm, "post"), "final_norm": (c.last_norm, False),
@@ -911,7 +916,7 @@ def to_torch(model: Transformer) -> nn.Transformer:
             one, which torch cannot have.
         TypeError: the model is no Transformer.
     """
-    _check_model(model)
+    model = _check_model(model)
     c = model.config
     if {c.h * c.key_width, c.h * c.value_width} != {c.d_model}:
         given = f"h={c.h}, d_k={c.key_width}, d_v={c.value_width}"

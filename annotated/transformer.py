@@ -121,8 +121,9 @@ class Config:
             yield f"eps_norm must be above 0 and below 1, got {self.eps_norm!r}"
         for name in ("pad", "bos", "eos", "unk"):
             if type(given[name]) is not int or not 0 <= given[name] < self.vocab:
-                yield (f"{name} must lie in 0..{self.vocab - 1}, got {given[name]!r}: "
-                       f"vocab={self.vocab} is too small for it")
+                small = type(given[name]) is int and given[name] >= self.vocab
+                why = f": vocab={self.vocab} is too small for it" if small else ""
+                yield f"{name} must lie in 0..{self.vocab - 1}, got {given[name]!r}{why}"
         for name in ("pad", "eos", "unk"):  # what a source may hold
             if given[name] >= given.get("source_vocab", self.vocab):
                 yield f"{name} must lie in 0..{self.source_vocab - 1} (source_vocab), got {given[name]}"

@@ -75,7 +75,8 @@ def main():
     torch.set_num_threads(options.threads)
     trained_on = read_run(options.model)["data"]["corpus"]
     if trained_on != options.corpus:  # or its record would be overwritten
-        raise ValueError(f"{options.model} was trained on {trained_on}: say --corpus {trained_on}")
+        advice = f": say --corpus {trained_on}" if trained_on in PROTOCOLS else ", which has no protocol here"
+        raise ValueError(f"{options.model} was trained on {trained_on}{advice}")
     if options.half:
         halve(options.model)
     corpus, translator = load_corpus(options.corpus), load(options.model)

@@ -21,9 +21,9 @@ There --muon trains as appendix O does: fewer updates, with a rate that ends at 
 With --rates the rate is the best of several by the loss on the validation set after --trial updates (OUT-rates).
 
 With --teachers n the model also reads its text as n other trainings translate the sources and n translate the targets
-back (data diversification, Nguyen et al. 2020): no other data, and one model in the end. All seeds
-of one work folder have the same teachers, of --teacher_steps updates. Several processes may share them, and then take a
-seed each (--seeds).
+back (data diversification, Nguyen et al. 2020): no other data, and one model in the end. All seeds of one work
+folder have the same teachers, of --teacher_steps updates. Several processes may share them, and then take a seed each
+(--seeds).
 """
 
 import argparse
@@ -90,8 +90,10 @@ def teachers(options):
 
 def about_teachers(vocabulary, rate, options):
     """What they are made by."""
-    return {"config": config_for(vocabulary, options), "recipe": recipe_for(0, rate, options), "pairs": options.pairs,
-            "teachers": teachers(options), "steps": options.teacher_steps}
+    theirs = argparse.Namespace(**{**vars(options), "steps": options.teacher_steps})
+    made_by = {"bpe_dropout": options.bpe_dropout, "average": options.average[0], "beam": options.beam}
+    return {"config": config_for(vocabulary, options), "recipe": recipe_for(0, rate, theirs), "pairs": options.pairs,
+            "teachers": teachers(options), "choices": made_by}
 
 
 def turned(pairs):

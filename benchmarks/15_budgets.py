@@ -149,7 +149,7 @@ def make_runs(name, budget, config, steps, rate, corpus, vocabulary, texts, reco
         return [one for one in record.scores.get("runs", []) if (one["network"], one["budget"]) == (name, budget)]
 
     first = min([*options.seeds, *(one["seed"] for one in made())])
-    for seed in options.seeds:
+    for seed in sorted(options.seeds):
         firsts = [one for one in made() if one["seed"] == first]
         dropouts = DROPOUTS[: 1 if budget == 1 else 2]
         if seed != first:

@@ -74,8 +74,8 @@ def encode_pairs(pairs, vocabulary):
 
 
 def best_of(tried):
-    """The rate, a text there, with the least loss; None is that of a training that diverged."""
-    return float(min(tried, key=lambda rate: math.inf if tried[rate] is None else tried[rate]))
+    """The rate, a text there, with the least loss; None is that of a training that diverged. If all did: the lowest."""
+    return float(min(tried, key=lambda rate: (math.inf if tried[rate] is None else tried[rate], float(rate))))
 
 
 def weights(model):

@@ -176,6 +176,7 @@ def test_an_error_in_the_work_frees_its_lock_and_is_no_lock_s(script, tmp_path):
 
 def test_the_best_rate_is_of_a_training_that_did_not_diverge(script):
     assert script.best_of({"0.1": None, "0.2": 3.0, "0.4": 2.0, "0.8": None}) == 0.4
+    assert script.best_of({"0.25": None, "0.5": None, "0.125": None}) == 0.125
 
 
 def test_a_model_is_scored_on_the_corpus_that_it_was_trained_on(script, monkeypatch, capsys):

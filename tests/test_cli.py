@@ -474,15 +474,15 @@ def test_files_of_unequal_length_are_refused(tmp_path, lines):
 
 def test_held_out_pairs_depend_on_their_text_only_and_are_about_a_fiftieth():
     pairs = [(f"source {i % 700}", f"target {i % 900}") for i in range(5000)] * 2
-    held = cli._hold_out(pairs)
+    held = cli._hold_out(lambda: pairs)
     assert 60 <= len(held) <= 140 and len(set(held)) == len(held) and set(held) <= set(pairs)
     shuffled = list(pairs)
     random.Random(0).shuffle(shuffled)
-    assert set(cli._hold_out(shuffled)) == set(held)
-    assert 1 <= len(cli._hold_out(pairs, most=10)) <= 30
-    assert len(cli._hold_out(pairs[:2])) >= 1
+    assert set(cli._hold_out(lambda: shuffled)) == set(held)
+    assert 1 <= len(cli._hold_out(lambda: pairs, most=10)) <= 30
+    assert len(cli._hold_out(lambda: pairs[:2])) >= 1
     with pytest.raises(ValueError, match="no sentence pair"):
-        cli._hold_out([])
+        cli._hold_out(list)
 
 
 def options_for(tmp_path, **more):

@@ -238,6 +238,21 @@ def test_dropout_follows_the_seed_and_reaches_the_attention_weights():
         assert loss(1, **{name: 0.5}) == loss(1, **{name: 0.5}) != loss(2, **{name: 0.5})
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_loss_of_short_numbers_is_summed_in_float32(dtype):
+    "In a model of them, and under autocast."
+    torch.manual_seed(0)
+    model = Transformer(replace(SMALL, P_drop=0.0)).eval()
+    source, target = torch.randint(4, SMALL.vocab, (7, 11)), torch.randint(4, SMALL.vocab, (7, 13))
+    wanted = CPUObjective(deepcopy(model))(source, target)
+    made = deepcopy(model).to(dtype)
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.float32):
+        found = CPUObjective(made)(source, target)
+    found.backward()
+    assert found.dtype == torch.float32 and abs(found / wanted - 1) < 0.01
+    assert all(p.grad is not None and p.grad.dtype == dtype for p in made.parameters())
+
+
 def test_a_batch_of_nothing_has_no_loss():
     source, target = make_batch(PAIRS[:1])
     objective = CPUObjective(Transformer(SMALL))

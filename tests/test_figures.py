@@ -21,7 +21,6 @@ from page import opened
 from shapes import checked, unseen
 
 from annotated import figures
-from annotated.after import rotary_attention
 from annotated.attention import scaled_dot_product_attention
 from annotated.cpu import CPUObjective
 from annotated.data import Subwords, Words, split_words
@@ -152,7 +151,10 @@ def test_looking_leaves_the_model_as_it_was():
 
 
 def test_maps_of_another_attention_are_refused():
-    other = Transformer(model().config, attention=rotary_attention)
+    def by_two(Q, K, V, *rest):  # right where d_k is 4
+        return scaled_dot_product_attention(Q * Q.shape[-1] ** 0.5 / 2, K, V, *rest)
+
+    other = Transformer(model().config, attention=by_two)
     with pytest.raises(ValueError, match="model must use scaled dot-product attention"):
         attention_maps(other, *batch())
 
@@ -469,9 +471,10 @@ def test_a_script_in_the_page_cannot_end_before_its_end():
     (([],), ValueError, "one `Maps` or more"),
     ((["a sentence"],), TypeError, "maps must be one `Maps` or more"),
     ((maps(), "self"), ValueError, "kind must be one of"),
-    ((maps(), "encoder", N), ValueError, "layer must lie in 0..2, not 3"),
-    ((maps(), "encoder", 0, -1), ValueError, "head must lie in 0..1, not -1"),
-    ((maps(), "cross", 0, 0, T), ValueError, "row must lie in 0..6, not 7"),
+    ((maps(), "encoder", N), ValueError, "layer must be a whole number in 0..2, not 3"),
+    ((maps(), "encoder", 0, -1), ValueError, "head must be a whole number in 0..1, not -1"),
+    ((maps(), "cross", 0, 0, T), ValueError, "row must be a whole number in 0..6, not 7"),
+    ((maps(), "encoder", 0.5), ValueError, "layer must be a whole number in 0..2, not 0.5"),
 ])
 def test_what_is_not_there_cannot_be_shown(given, error, message):
     with pytest.raises(error, match=message):

@@ -845,8 +845,10 @@ def test_a_model_reads_what_teachers_write_and_both_are_made_once(program, tmp_p
     data = corpus, words, [(words.encode(a), words.encode(b)) for a, b in corpus.train], []
     place, rate = tmp_path / "work/m-tok-teachers", given[-1].rate
     data, found = module.taught(data, rate, place, {}, given[-1])
-    with pytest.raises(ValueError, match="begun with"):  # those of another training are not read
-        module.taught(data, 2 * rate, place, {}, given[-1])
+    module.taught(data, rate, place, {}, module.argparse.Namespace(**{**vars(given[-1]), "steps": 99}))  # the model's own
+    for other in ({"beam": 3}, {"bpe_dropout": 0.5}, {"teacher_steps": 5}):  # those of other trainings are not read
+        with pytest.raises(ValueError, match="begun with"):
+            module.taught(data, rate, place, {}, module.argparse.Namespace(**{**vars(given[-1]), **other}))
     assert data[0].train[40] == (one, f"x {one}") and data[0].train[79] == (f"x {two}", two)
     assert data[2][40] == (words.encode(one), words.encode(f"x {one}"))
     run = json.loads((tmp_path / "m-tok-1/run.json").read_text())

@@ -583,6 +583,12 @@ def test_only_a_transformer_of_its_own_configuration_goes_out(write, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_compiled_model_goes_out_as_it_is():
+    model = Transformer(replace(TINY, N=1, vocab=6))
+    sent = to_torch(torch.compile(model))
+    assert torch.equal(sent.encoder.layers[0].linear1.weight, model.encoder.layers[0].feed_forward.W_1.weight)
+
+
 def test_what_torch_cannot_say_is_refused():
     with pytest.raises(TypeError, match="nn.Transformer, got Linear"):
         from_torch(nn.Linear(2, 2), 5)

@@ -310,6 +310,18 @@ def test_panels_go_below_each_other_with_all_their_words(names, settings):
     assert high > len(names) * 200 and wide < 6.8 * 72 / len(names) * 1.35
 
 
+def test_a_panel_keeps_the_logarithmic_scale_of_its_own():
+    with plt.style.context(ROOT / "book/annotated.mplstyle"), plt.rc_context({"svg.fonttype": "none"}):
+        figure, axes = plt.subplots(1, 2, figsize=(6.8, 3.0))
+        axes[1].set(yscale="log", ylim=(0.1, 1000))
+        file = io.StringIO()
+        figure.savefig(file, format="svg")
+        plt.close(figure)
+    rows = figures.panels(file.getvalue())
+    labels = [float(x) for x, *_ in figures.MATH.findall(figures.PANEL.findall(file.getvalue())[1])]
+    assert labels and [len(parts) for parts in rows] == [1, 1] and rows[0][0][1] <= rows[1][0][0] < min(labels)
+
+
 def test_panels_that_cannot_be_parted_stay_as_they_are():
     assert figures.stacked(plot(["one"])) == ""
     assert figures.stacked(plot(["one", "two"], words="so long that it goes into the next")) == ""

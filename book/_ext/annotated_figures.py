@@ -2,6 +2,7 @@
 
 import functools
 import html
+import math
 import re
 from pathlib import Path
 
@@ -33,8 +34,11 @@ def themed(page: str, folder: Path) -> str:
             below = stacked(text)
             for theme, kind in enumerate(("", "-dark")):
                 path.with_name(f"{path.stem}{kind}.svg").write_text(coloured(text, theme), encoding="utf-8")
+                stack = path.with_name(f"{path.stem}-narrow{kind}.svg")
                 if below:
-                    path.with_name(f"{path.stem}-narrow{kind}.svg").write_text(coloured(below, theme), encoding="utf-8")
+                    stack.write_text(coloured(below, theme), encoding="utf-8")
+                else:
+                    stack.unlink(missing_ok=True)
         if not dark.is_file():
             return found[0]
 
@@ -65,6 +69,11 @@ BOX = re.compile(rf'<path d="M ({NUMBER}) ({NUMBER}) \nL ({NUMBER}) {NUMBER} \nL
 TEXT = re.compile(rf'<text style="font-size: ({NUMBER})px;([^"]*)" x="({NUMBER})" y="{NUMBER}" '
                   r'transform="rotate\((-?\d+)[^>]*>([^<]*)</text>')
 FIGURE_WIDE = re.compile(r"^  <g id=\"(?!patch_1\")(?!axes_)", re.M)  # a legend or a title of all panels
+# A text that is slanted or of several lines; a formula, such as a label of a logarithmic axis.
+MOVED = re.compile(rf'<text style="([^"]*)" transform="translate\(({NUMBER}) {NUMBER}\)(?: rotate\(({NUMBER})\))?">([^<]*)</text>')
+MATH = re.compile(rf'<g style="[^"]*" transform="translate\(({NUMBER}) {NUMBER}\)(?: rotate\(({NUMBER})\))?">\s*<text>(.*?)</text>', re.S)
+GLYPH = re.compile(rf'<tspan x="([^"]*)"[^>]*font-size: ({NUMBER})px[^>]*>([^<]+)<')
+SIZE = re.compile(rf"font-size: ({NUMBER})px")
 SHARE = {"middle": 0.5, "end": 1.0}
 TICK, AIR, LINE = 5.0, 1.0, 14.0  # in points: a tick with its line, what stays free beside a word, the line that names a panel
 NAMES = {2: ("left", "right"), 3: ("left", "middle", "right")}
@@ -82,6 +91,12 @@ def reach(panel: str) -> tuple[float, float]:
         long = float(size) if int(turned) else width(html.unescape(text), float(size))
         left = float(x) - next((share for anchor, share in SHARE.items() if f"text-anchor: {anchor}" in style), 0.0) * long
         ends.append((left, left + long))
+    for style, x, turned, words in MOVED.findall(panel):
+        long = width(html.unescape(words), float(SIZE.search(style)[1]))
+        ends.append((float(x), float(x) + long * math.cos(math.radians(float(turned or 0)))))
+    for x, turned, glyphs in MATH.findall(panel):
+        long = max(float(places.split()[-1]) + width(signs[-1], float(size)) for places, size, signs in GLYPH.findall(glyphs))
+        ends.append((float(x), float(x) + long * math.cos(math.radians(float(turned or 0)))))
     return min((left for left, _ in ends), default=1e9), max((right for _, right in ends), default=-1e9)
 
 
@@ -91,14 +106,14 @@ def panels(svg: str) -> list[list[tuple[float, float]]]:
     for panel in PANEL.findall(svg):
         if box := BOX.search(panel):
             left, bottom, right, _ = map(float, box.groups())
-            found.append((left, right, bottom, *reach(panel), "matplotlib.axis_" in panel and 'id="ytick_' in panel))
+            found.append((left, right, bottom, *reach(panel)))
     found.sort()
     alike = len({round(bottom) for _, _, bottom, *_ in found}) == 1
     if len(found) not in NAMES or len(PANEL.findall(svg)) != len(found) or not alike or FIGURE_WIDE.search(svg):
         return []
     out, begin = [], 0.0
     edge = float(re.search(rf'viewBox="0 0 ({NUMBER})', svg)[1])
-    for i, (left, right, _, _, words_end, _) in enumerate(found):
+    for i, (left, right, _, _, words_end) in enumerate(found):
         if right - left < 60:  # a scale of colours
             return []
         parts = [(begin, edge)]
@@ -128,7 +143,7 @@ def stacked(svg: str) -> str:
     whole = len(rows) * (high + LINE)
     size = f'width="{wide:.2f}pt" height="{whole:.2f}pt" viewBox="0 0 {wide:.2f} {whole:.2f}"'
     drawing = re.sub(r'width="[^"]*" height="[^"]*" viewBox="[^"]*"', size, drawing, count=1)
-    drawing = drawing.replace(' <g id="figure_1">', ' <defs>\n <g id="figure_1">', 1).replace("\n </g>\n <defs>", "\n </g>\n </defs>\n <defs>", 1)
+    drawing = drawing.replace(' <g id="figure_1">', ' <defs>\n <g id="figure_1">', 1).replace("\n </g>\n", "\n </g>\n </defs>\n", 1)
     shown = []
     for i, (name, parts) in enumerate(zip(NAMES[len(rows)], rows, strict=True)):
         top, place = i * (high + LINE), 0.0

@@ -156,8 +156,12 @@ def cores(name: str) -> str:
 
 
 def with_teachers(name: str) -> float:
-    "The seconds of a core for a training and for the two, made side by side, whose translations it reads; searches included."
-    run, own = record(name, "run.json"), record(name, "scores.json")["seconds in all"]
+    "The seconds of a core for a training and for those whose translations it reads; searches included."
+    run, scores = record(name, "run.json"), record(name, "scores.json")
+    own, teachers = scores["seconds in all"], [made for made in scores["teachers"].values() if isinstance(made, dict)]
+    if all("seconds in all" in made for made in teachers):
+        return own + sum(made["seconds in all"] for made in teachers)
+    # An older record: there were two, made side by side.
     whole = datetime.fromisoformat(run["ended"]) - datetime.fromisoformat(run["date"])
     return 2 * (whole.total_seconds() - own) + own
 

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 def makers(folder: Path) -> list[Path]:
     "What a script is made of: the model's folder, and what writes it."
-    return [*sorted(folder.iterdir()), ROOT / "annotated" / "page.py"]
+    return [*sorted(path for path in folder.iterdir() if path.is_file()), ROOT / "annotated" / "page.py"]
 
 
 def outdated(folder: Path, out: Path) -> bool:
