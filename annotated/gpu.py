@@ -729,6 +729,8 @@ class FastUpdate:
         device = next(model.parameters()).device
         pad = model.config.pad
         tokens = sum(self.count(source, target, pad) for source, target in batches)
+        if not tokens:
+            raise ValueError("batches hold no target token to predict")
         adam.zero_grad(set_to_none=self.step.frees_gradients)
         total = self.passes(batches, tokens, device)
         if device.type == "cpu" and not total.isfinite():
