@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 
 STAMP = $(VENV)/.installed
 PAGE = _build/.page
-SOURCES = _config.yml _toc.yml $(wildcard *.md book/*.* book/*/*.* book/*/*/*.* notebooks/*.ipynb annotated/*.py tools/*.py tools/web/* results/*/*.json results/*/*.jsonl results/*/*.safetensors results/*/*.model results/*/README.md results/*/runs/*.json)
+SOURCES = _config.yml _toc.yml $(wildcard *.md book/*.* book/*/*.* book/*/*/*.* notebooks/*.ipynb annotated/*.py tools/*.py tools/web/* results/*/*.json results/*/*.jsonl results/*/*.safetensors results/*/*.model results/*/*.txt results/*/README.md results/*/runs/*.json)
 
 # Of the 15,000 modules that are installed few are ever imported: each is compiled then, and must be kept.
 unexport PYTHONDONTWRITEBYTECODE

@@ -30,15 +30,19 @@ warm.kernels()
 MAY_SKIP = ("needs_data", "gpu", "firefox")
 
 
-# What runs longest, the longest first; the notebooks come next, and the other files fill the gaps at the end.
-LONG = ("test_page.py", "test_in_page.py", "test_cli.py")
+# What runs longest, the longest first; the other notebooks come next, and the other files fill the gaps at the end.
+LONG = (
+    "test_page.py", "test_in_page.py", "test_gpu.py", "the-hour.ipynb", "test_cli.py", "E-bugs.ipynb",
+    "01-why-attention-questions.ipynb", "10-training.ipynb", "09-optimization.ipynb", "test_explorers_together.py",
+    "01-why-attention.ipynb", "03-masks-questions.ipynb", "14-gpu-questions.ipynb",
+    "13-command-line-questions.ipynb", "09-optimization-questions.ipynb",
+)
 
 
 def weight(item) -> int:
     """The place of an item's file in the run, from 0."""
-    if item.path.suffix == ".ipynb":
-        return len(LONG)
-    return LONG.index(item.path.name) if item.path.name in LONG else len(LONG) + 1
+    name = item.path.name
+    return LONG.index(name) if name in LONG else len(LONG) + (item.path.suffix != ".ipynb")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -4,13 +4,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import torch
+
     from annotated.decoding import Translator
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "load"]
 
 
-def load(folder: Path | str, device: str = "cpu", int8: bool = False) -> "Translator":
+def load(folder: Path | str, device: "torch.device | str" = "cpu", int8: bool = False) -> "Translator":
     """Read a self-contained model folder (chapter 11): `load(folder).translate(["A man rides a bike."])`.
 
     Args:

@@ -564,6 +564,8 @@ def _rotary_positions(model):
 
     For models whose positions have no weights.
     """
+    if model.config.positions == "learned":
+        raise ValueError("rotary positions replace sines: positions must not be learned")
     model.positions = _no_positions
     for layer in model.encoder.layers:
         before, after = layer.self_attention.attention, rotary_attention
@@ -641,8 +643,11 @@ class GroupedQueryAttention(MultiHeadAttention):
 
 def _grouped_queries(model, groups=2):
     """Let the heads of every layer share keys and values (Ainslie et al. 2023)."""
-    if model.config.bias:
+    c = model.config
+    if c.bias:
         raise ValueError("grouped queries have no biases here: bias must be False")
+    if {c.key_width, c.value_width} != {c.d_model // c.h}:
+        raise ValueError("grouped queries have heads of d_model / h here: leave out d_k and d_v")
     for layer in model.encoder.layers:
         old = layer.self_attention
         layer.self_attention = GroupedQueryAttention(old.d_model, old.h, groups, old.attention)

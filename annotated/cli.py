@@ -592,6 +592,8 @@ def _check_tokenizer(options):
 
 def _run_evaluate(options):
     """`evaluate`: translate a held-out set and score it."""
+    if sys.stdout is None and not options.out:  # the shell's >&-
+        raise ValueError("standard output is closed: name a folder by --out")
     _check_tokenizer(options)
     if options.out:
         _check_outside(options.out, options.model, "--out")
@@ -1060,13 +1062,14 @@ Lines out are as many as lines in. Stopped with --output, the same command goes 
 
 
 def _encoding(text):
-    """The type of an option that names an encoding of text, as Python calls it."""
+    """The type of an option that names an encoding of text, as Python calls it; None: UTF-8."""
     try:
         "".encode(text)
+        name = codecs.lookup(text).name
     except (LookupError, ValueError):
         wanted = "give an encoding that Python knows, such as latin-1"
         raise argparse.ArgumentTypeError(f"{wanted}, not {text[:40]!r}") from None
-    return text
+    return None if name == "utf-8" else text  # the default, whose errors say more
 
 
 def _add_encoding(parser):
@@ -1273,7 +1276,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = "annotated"
     try:
         options = _parsed(arguments)
-        command += f" {options.command}"
+        command += f" {options.command}" * bool(options.command)
         _prepare_torch(options)
         options.run(options)
         _flush_output()

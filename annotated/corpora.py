@@ -483,6 +483,7 @@ def prepare(
     Raises:
         ValueError: there is no pair, or the folder holds something else.
     """
+    folder = os.path.realpath(folder)  # what a symbolic link leads to is replaced, not the link
     _check_replaceable(folder)
     with atomic_write(folder) as fresh:
         fresh.mkdir()

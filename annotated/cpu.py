@@ -110,6 +110,9 @@ class LinearMaps:
         self.multiply = _onednn()
         self.chosen = dict(chosen or {})
 
+    def __reduce__(self):  # another process looks for oneDNN itself
+        return type(self), (self.chosen,)
+
     def products(self, x: Tensor, W: Tensor) -> _Products:
         """The products for an input and weights such as these."""
         names = self.chosen.get(_size(*W.shape), ())

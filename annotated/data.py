@@ -73,10 +73,12 @@ class Words:
 
     def __init__(self, words: Iterable[str]):
         self.words = [*self.markers, *words]
-        wrong = any(not word or "\n" in word for word in self.words)
-        if wrong or len(set(self.words)) < len(self.words):
-            raise ValueError("words must be different, none empty, a marker or with a line feed")
-        self.ids = {word: i for i, word in enumerate(self.words) if i >= len(self.markers)}
+        self.ids: dict[str, int] = {}
+        for i, word in enumerate(self.words[4:], start=4):
+            if not word or "\n" in word or word in self.ids or word in self.markers:
+                wanted = "different, none empty, a marker or with a line feed"
+                raise ValueError(f"words must be {wanted}, got {word!r}")
+            self.ids[word] = i
 
     @classmethod
     def build(cls, pairs: Iterable[tuple[str, str]]) -> "Words":
@@ -126,6 +128,16 @@ def _vocabulary_fault(said):
     return " ".join(said.rpartition("] ")[2].split()) or "there is no text in them"
 
 
+def _one_line_each(lines, raised):
+    """The lines with single spaces; an error of their maker is noted: SentencePiece hides it."""
+    try:
+        for line in lines:
+            yield " ".join(line.split())
+    except BaseException as error:
+        raised.append(error)
+        raise
+
+
 def _train_subwords(lines, vocab, **options):
     """Learn a byte-pair encoding with SentencePiece (section 5.1); the model as bytes.
 
@@ -137,15 +149,18 @@ def _train_subwords(lines, vocab, **options):
     if vocab < 1:
         raise ValueError(f"vocab must be 1 or more, got {vocab}")
     model = io.BytesIO()
-    text = (" ".join(line.split()) for line in lines)
+    raised: list[BaseException] = []
     settings = {"model_type": "bpe", "vocab_size": vocab}
-    settings |= {"normalization_rule_name": "identity", "max_sentence_length": 1 << 16}
+    settings |= {"normalization_rule_name": "identity", "max_sentence_length": 1 << 30}
     settings |= {"byte_fallback": True, "character_coverage": 0.9995, "num_threads": 1}
     settings |= {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3, "minloglevel": 2}
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=text, model_writer=model, **settings | options)
+            sentence_iterator=_one_line_each(lines, raised), model_writer=model,
+            **settings | options)
     except (RuntimeError, ValueError) as error:
+        if raised:
+            raise raised[0] from None
         what = f"no vocabulary of vocab={vocab} pieces can be made of these lines"
         raise ValueError(f"{what}: {_vocabulary_fault(str(error))}") from None
     return model.getvalue()
@@ -355,7 +370,7 @@ def word_for_word_baseline(
     return [join_words(words) for words in lines]
 
 
-def pad_batch(sequences: Sequence[Sequence[int]], pad: int = 0) -> Tensor:
+def pad_batch(sequences: Sequence[Sequence[int] | np.ndarray], pad: int = 0) -> Tensor:
     """Put B sequences of identifiers into one tensor, (B, L), L the length of the longest.
 
     The identifier pad fills the ends of the others.
@@ -503,7 +518,8 @@ def _plan_batches(lengths, source_tokens, target_tokens, seed=0, epoch=0, worker
 
 
 def make_batch(
-    pairs: Sequence[tuple[Sequence[int], Sequence[int]]], bos: int = 1, pad: int = 0
+    pairs: Sequence[tuple[Sequence[int] | np.ndarray, Sequence[int] | np.ndarray]],
+    bos: int = 1, pad: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Turn B encoded pairs, all ending in eos, into the two tensors a model is trained on.
 

@@ -27,7 +27,7 @@ from tqdm import tqdm
 from annotated.attention import scaled_dot_product_attention
 from annotated.data import Subwords, Words, load_vocabulary, pad_batch
 from annotated.embedding import Embedding
-from annotated.files import _check_fields, atomic_write, read_json, write_json, write_text
+from annotated.files import _check_fields, atomic_write, fsync, read_json, write_json, write_text
 from annotated.layers import FusedLayerNorm, LayerNorm
 from annotated.multihead import MultiHeadAttention
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq, _check_ids
@@ -588,8 +588,9 @@ def _split_long(ids, limit, ends):
 def _sentence_ends(vocabulary, unk):
     """The identifiers of marks that end a sentence: pieces that are the mark and nothing else."""
     marked = ((mark, f"{start}{mark}") for mark in ".!?。！？" for start in ("", "x"))
+    decode = getattr(vocabulary, "_decode_source", vocabulary.decode)  # chapter 21's has two tables
     return {i for mark, text in marked for i in vocabulary.encode(text)
-            if i > unk and vocabulary.decode([i]).strip() == mark}
+            if i > unk and decode([i]).strip() == mark}
 
 
 def _writable(line):
@@ -603,7 +604,7 @@ class Translator:
     Args:
         model: a module with `start`, `step`, and a `config` with `vocab`, `pad`, `bos`, `eos` and
             `unk`; changed later, it needs a new Translator, because this one searches with a
-            copy (see `packed`).
+            copy (see `packed`); in evaluation mode, if several threads are to translate.
         vocabulary: anything with `encode` and `decode`.
         longest: a line of more tokens is translated in pieces; learned positions may allow less.
         int8: search with products of 8-bit numbers, faster and a little different; see
@@ -633,7 +634,7 @@ class Translator:
             beam: hypotheses a sentence; 1 is greedy search.
             alpha: of the length penalty.
             tokens: source tokens of a batch, padding included; fewer where the scores of a step
-                would take over half a GB.
+                would take over half a GB, or keys and values over one.
             progress: show a bar on a terminal where there are more than a hundred lines.
 
         Raises:
@@ -643,7 +644,7 @@ class Translator:
         search = partial(self.search, beam=beam, alpha=alpha)
         found = self._search_lines(lines, search, tokens, progress)
         decode = self.vocabulary.decode
-        return [" ".join(decode(pool[0][0]) for pool in pools) for pools in found]
+        return [_join_texts(decode(pool[0][0]) for pool in pools) for pools in found]
 
     def n_best(
         self, lines: Iterable[str], k: int, beam: int = 4, alpha: float = 0.6,
@@ -658,7 +659,7 @@ class Translator:
             lines, beam, alpha, tokens, progress: as for `translate`.
 
         Returns:
-            for each line its (score, text).
+            for each line its (score, text): the score first, unlike in `hypotheses`.
 
         Raises:
             TypeError, ValueError: as `translate`; k is below 1 or above the beam.
@@ -677,7 +678,8 @@ class Translator:
         return hypotheses(self.quick, source, beam, penalty, stop=stop)
 
     def _search_lines(self, lines, search, tokens, progress):
-        rows = _most_rows(search.keywords["beam"], self.model.config.vocab)
+        rows = partial(_most_rows, search.keywords["beam"], self.model.config)
+        rows(1)  # refuses a wrong beam, even where there is no line
         return _search_pieces(map(self.cut, _listed(lines)), search, tokens, rows, progress)
 
     def cut(self, line: str) -> list[list[int]]:
@@ -700,10 +702,14 @@ def _listed(lines):
     return lines
 
 
-def _most_rows(beam, vocab):
-    """How many sentences have half a GB of scores at a step."""
+def _most_rows(beam, config, length):
+    """How many sentences of a length have half a GB of scores, and a GB of keys and values."""
     _check_beam(beam)
-    return max(1, 2**27 // (beam * vocab))
+    kept = 0  # numbers that a hypothesis keeps for each position
+    if isinstance(config, Config):
+        kept = config.decoder_layers * config.h * (config.key_width + config.value_width)
+    caches = 2**28 // max(1, beam * (length + 50) * kept)
+    return max(1, min(2**27 // (beam * config.vocab), caches))
 
 
 def _search_pieces(cut, search, tokens, rows, progress):
@@ -721,11 +727,12 @@ def _search_pieces(cut, search, tokens, rows, progress):
 
 
 def _by_falling_length(pieces, tokens, rows):
-    """Yield batches of places of pieces, the longest first, of so many tokens and rows at most."""
+    """Yield batches of places of pieces, the longest first, of tokens and rows(length) at most."""
     order = sorted(range(len(pieces)), key=lambda i: len(pieces[i]), reverse=True)
     first = 0
     while first < len(order):
-        size = min(max(1, tokens // len(pieces[order[first]])), rows)
+        longest = len(pieces[order[first]])
+        size = min(max(1, tokens // longest), rows(longest))
         yield order[first : first + size]
         first += size
 
@@ -735,7 +742,12 @@ def _join_pools(pools, k, decode):
     if not pools:  # a line without content
         return [(0.0, "")]
     rows = zip(*(pool[:k] for pool in pools))
-    return [(sum(s for _, s in row), " ".join(decode(ids) for ids, _ in row)) for row in rows]
+    return [(sum(s for _, s in row), _join_texts(decode(ids) for ids, _ in row)) for row in rows]
+
+
+def _join_texts(parts):
+    """The translations of a line's pieces as one text; an empty one leaves no space."""
+    return " ".join(part for part in parts if part)
 
 
 def _check_n_best(k, beam):
@@ -769,6 +781,14 @@ def _check_vocabulary(vocabulary, config):
         rows = " and ".join(map(str, sorted(sizes)))
         raise ValueError(f"the vocabulary has {len(vocabulary)} entries and the model {rows} "
                          "embeddings: they must be equally many")
+
+
+def _check_markers(config):
+    """Refuse a model whose markers are not those of `Words` and `Subwords`: ValueError."""
+    found = config.pad, config.bos, config.eos, config.unk
+    if found != (0, 1, 2, 3):
+        raise ValueError("the vocabulary has pad, bos, eos, unk = (0, 1, 2, 3), "
+                         f"and the model's configuration {found}")
 
 
 def _is_dot_product(module):
@@ -828,6 +848,7 @@ def save(folder: Path | str, model: nn.Module, vocabulary: Any, about: str = "")
     _check_kind(model, vocabulary)
     config: Any = model.config
     _check_vocabulary(vocabulary, config)
+    _check_markers(config)
     _check_tensors(model)
     _check_attention(model)
     folder = Path(folder)
@@ -837,6 +858,7 @@ def save(folder: Path | str, model: nn.Module, vocabulary: Any, about: str = "")
           atomic_write(folder / "model.safetensors") as weights):
         vocabulary.save(words)
         save_model(model, str(weights))
+        fsync(weights)  # a disk that takes no more says so here, while the old model is whole
         # No model until all of the new one is there: old weights must not meet a new vocabulary.
         (folder / "config.json").unlink(missing_ok=True)
     _only_vocabulary(folder, vocabulary.filename)
@@ -926,7 +948,9 @@ def _read_config(path):
     return kind, config(**_unstated_widths(about["config"]))
 
 
-def load(folder: Path | str, device: str = "cpu", int8: bool = False) -> Translator:
+def load(
+    folder: Path | str, device: torch.device | str = "cpu", int8: bool = False
+) -> Translator:
     """Load a model folder as a Translator that computes in float32.
 
     Args:

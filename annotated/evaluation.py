@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from annotated.decoding import _evaluating
+from annotated.files import _need
 from annotated.optimization import label_smoothed_loss
 
 __all__ = [
@@ -38,6 +39,7 @@ def _check_lines(outputs, references):
 
 def _bleu_metric(lowercase, tokenize):
     """SacreBLEU's metric for one of its tokenisers; ValueError where it cannot be had."""
+    _need("sacrebleu", "data", "for BLEU")
     from sacrebleu.metrics import BLEU
 
     if tokenize not in BLEU.TOKENIZERS:
@@ -84,6 +86,7 @@ def chrf(outputs: Sequence[str], references: Sequence[str]) -> tuple[float, str]
     Raises:
         TypeError, ValueError: as for `bleu`.
     """
+    _need("sacrebleu", "data", "for chrF")
     from sacrebleu.metrics import CHRF
 
     _check_lines(outputs, references)
@@ -114,6 +117,7 @@ def bleu_counts(
 
 def bleu_of_counts(counts: Tensor) -> float:
     """BLEU in percent of a corpus whose sentences' counts sum to these, (10,)."""
+    _need("sacrebleu", "data", "for BLEU")
     from sacrebleu.metrics import BLEU
 
     *ngrams, c, r = [round(x) for x in counts.tolist()]
@@ -185,11 +189,11 @@ def cross_entropy(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) ->
     losses = []  # read at the end: a GPU goes on meanwhile
     tokens = 0
     device = next(model.parameters()).device
-    with _evaluating(model):
-        for source, target in batches:
-            tokens += int((target[:, 1:] != config.pad).sum())
-            source = source.to(device, non_blocking=True)
-            target = target.to(device, non_blocking=True)
+    for source, target in batches:  # outside: what is made here may be trained on later
+        tokens += int((target[:, 1:] != config.pad).sum())
+        source = source.to(device, non_blocking=True)
+        target = target.to(device, non_blocking=True)
+        with _evaluating(model):
             logits = model(source, target[:, :-1])  # (B, T - 1, vocab)
             wanted = target[:, 1:]  # (B, T - 1)
             losses.append(label_smoothed_loss(logits, wanted, 0.0, config.pad, "sum"))
@@ -200,7 +204,8 @@ def cross_entropy(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) ->
 
 def perplexity(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
     """The exponential of the cross-entropy (Table 3); compare over one vocabulary only."""
-    return math.exp(cross_entropy(model, batches))
+    loss = cross_entropy(model, batches)
+    return math.inf if loss > 709 else math.exp(loss)
 
 
 def bits_per_byte(loss: float, tokens: int, texts: Sequence[str]) -> float:
@@ -231,15 +236,15 @@ def accuracy(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> floa
     config: Any = model.config
     right, tokens = 0, 0
     device = next(model.parameters()).device
-    with _evaluating(model):
-        for source, target in batches:
-            source = source.to(device)
-            target = target.to(device)
+    for source, target in batches:
+        source = source.to(device)
+        target = target.to(device)
+        with _evaluating(model):
             best = model(source, target[:, :-1]).argmax(-1)  # (B, T - 1)
-            wanted = target[:, 1:]  # (B, T - 1)
-            real = wanted != config.pad  # (B, T - 1)
-            right += int(((best == wanted) & real).sum())
-            tokens += int(real.sum())
+        wanted = target[:, 1:]  # (B, T - 1)
+        real = wanted != config.pad  # (B, T - 1)
+        right += int(((best == wanted) & real).sum())
+        tokens += int(real.sum())
     if not tokens:
         raise ValueError("no target token to average over: is the corpus empty?")
     return right / tokens

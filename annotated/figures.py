@@ -380,7 +380,7 @@ def viewer(
     for (name, size), value in zip(sizes.items(), (layer, head, row)):
         if not _is_of(value, size):
             raise ValueError(f"{name} must be a whole number in 0..{size - 1}, not {value!r}")
-    return _Viewer(maps, kind, layer, head, row)
+    return _Viewer(maps, kind, int(layer), int(head), int(row))  # numpy's are not JSON
 
 
 def _mass(maps, kind, relation):

@@ -147,7 +147,7 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     fresh, old = (path.with_name(f".{path.name}.{what}") for what in ("part", "old"))
     _put_back(path, old)
     _remove(fresh)
-    mode = _usual_permissions(fresh)
+    mode = path.stat().st_mode & 0o777 if path.is_file() else _usual_permissions(fresh)
     try:
         yield fresh
         if path.is_dir() and not fresh.is_dir():

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
@@ -302,6 +303,7 @@ def compile_steps(model: Transformer, backend: str | Callable = "inductor") -> T
     Returns the model; backend is as in `torch.compile`.
     """
     layers: Any = model.decoder.layers
-    for layer in layers:
-        layer.step = torch.compile(layer.step, dynamic=True, backend=backend)
+    for layer in layers:  # bound anew, so that a copy of the model steps with its own weights
+        step = torch.compile(type(layer).step, dynamic=True, backend=backend)
+        layer.step = MethodType(step, layer)
     return model

@@ -365,6 +365,7 @@ class MarianVocabulary:
                 lacking = ", ".join(sorted(missing))
                 raise ValueError(f"the vocabulary of {folder} lacks {lacking}")
         self.pieces = {i: piece for piece, i in self.target_ids.items()}
+        self.source_pieces = {i: piece for piece, i in self.source_ids.items()}
 
     def _processor(self, path):
         """The SentencePiece model of a file that is read."""
@@ -380,9 +381,8 @@ class MarianVocabulary:
 
     def encode(self, text: str, target: bool = False) -> list[int]:
         """Turn a text into identifiers, eos at the end; a leading >>code<< is one piece."""
-        model, ids = self.source, self.source_ids
-        if target:
-            model, ids = self.target, self.target_ids
+        sides = (self.source, self.source_ids), (self.target, self.target_ids)
+        model, ids = sides[bool(target)]
         code = re.match(">>.*?<<", text, re.DOTALL)
         pieces = [code[0]] if code else []
         rest = text[code.end():] if code else text
@@ -391,9 +391,16 @@ class MarianVocabulary:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Turn identifiers of the target into a text; pad, eos and unknown pieces vanish."""
-        pieces = [self.pieces.get(int(i), "<unk>") for i in ids]
+        return self._text(ids, self.pieces, self.target)
+
+    def _decode_source(self, ids):
+        """As `decode`, of identifiers of the source."""
+        return self._text(ids, self.source_pieces, self.source)
+
+    def _text(self, ids, names, model):
+        pieces = [names.get(int(i), "<unk>") for i in ids]
         words = [piece for piece in pieces if piece not in ("<pad>", "</s>", "<unk>")]
-        return self.target.decode_pieces(words).replace("▁", " ").strip()
+        return model.decode_pieces(words).replace("▁", " ").strip()
 
     def __len__(self) -> int:
         return len(self.target_ids)
@@ -1089,6 +1096,7 @@ def to_onnx(model: Transformer, folder: Path | str) -> None:
         TypeError: the model is no Transformer.
     """
     _need("onnx", "onnx", "to write ONNX graphs")
+    model = getattr(model, "_orig_mod", model)  # without its compiler's wrapper
     if not isinstance(model, Transformer):
         raise TypeError(f"model must be a Transformer, not {type(model).__name__}")
     folder = Path(folder)

@@ -139,10 +139,10 @@ def delinearize(
         ValueError: the symbols are not a tree over these words; says what is wrong.
     """
     words = list(words)
-    for word in words:
-        if not re.fullmatch(r"[^\s()]+", word):
-            raise ValueError(f"words hold neither spaces nor brackets (-LRB-, -RRB-), got {word!r}")
     tags = ["XX"] * len(words) if tags is None else list(tags)
+    for kind, part in [*(("words", word) for word in words), *(("tags", tag) for tag in tags)]:
+        if not re.fullmatch(r"[^\s()]+", part):
+            raise ValueError(f"{kind} hold neither spaces nor brackets (-LRB-, -RRB-), got {part!r}")
     if len(tags) != len(words):
         raise ValueError(f"{len(tags)} tags for {len(words)} words")
     text = "".join(symbols)
@@ -197,6 +197,8 @@ def repair(symbols: Iterable[str], n: int) -> list[str]:
     seen = 0  # words so far
     for part in re.findall(r"\([^\s()*]+|\*|\)", "".join(symbols)):
         if part == "*" and seen == n or part == ")" and depth == 0:
+            continue
+        if part[0] == "(" and depth == 298:  # no deeper tree can be read
             continue
         if part == ")" and made[-1].startswith("("):  # nothing is in it
             made.pop()
@@ -453,10 +455,10 @@ def right_branching(words: Sequence[str], root: str = "S", label: str = "NP") ->
         label: of all the others, which hold two words or more.
 
     Raises:
-        ValueError: there is no word.
+        ValueError: there is no word, or there are more than 299: no deeper tree can be read.
     """
-    if not words:
-        raise ValueError("words must be 1 or more, got none")
+    if not 1 <= len(words) < 300:
+        raise ValueError(f"words must be 1 to 299, got {len(words)}")
     opened = [f"({root}", *[f"({label}"] * (len(words) - 2)]
     tokens = [*(f"{symbol}*" for symbol in opened), *["*"] * (len(words) - len(opened))]
     return delinearize([*tokens, ")" * len(opened)], words)

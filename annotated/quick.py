@@ -114,7 +114,14 @@ def _begin_by_muon(start, model, adam, folder):
     """A run by Muon, with the constants that the Adam given to it has."""
     beta1, beta2 = adam.defaults["betas"]
     muon = Muon(model, beta1, beta2, adam.defaults["eps"])
-    return start(model, muon, folder, schedule=_line)
+    return start(model, muon, folder, schedule=_muon_rate)
+
+
+def _muon_rate(recipe, step, d_model):
+    """`_line`; a recipe for another optimizer is refused."""
+    if recipe.optimizer != "muon":
+        raise ValueError(f'a run by Muon needs optimizer="muon", got {recipe.optimizer!r}')
+    return _line(recipe, step, d_model)
 
 
 QUICK = replace(BASE, N=4, N_decoder=2, d_model=128, d_ff=512, h=4, vocab=5000, norm="pre")

@@ -72,7 +72,12 @@ def _command() -> str:
     inside = script.parts[-2:] == ("annotated", "__main__.py") or script.stem == "annotated"
     parts = script.parts[-2:] if script.is_absolute() else script.parts
     program = "-m annotated" if inside else shlex.quote("/".join(parts))
-    words = " ".join(["python", program, *map(shlex.quote, sys.argv[1:])])
+    start = "python"
+    if (size := int(os.environ.get("WORLD_SIZE", 1))) > 1:  # set by torchrun
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+        more = f"--nnodes {size // here} " if size > here else ""
+        start = f"torchrun {more}--nproc-per-node {here}"
+    words = " ".join([start, program, *map(shlex.quote, sys.argv[1:])])
     return words.encode("utf-8", "replace").decode()  # a name on Unix may be no UTF-8
 
 

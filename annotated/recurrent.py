@@ -73,6 +73,8 @@ class RecurrentConfig:
 
     def __post_init__(self):
         special = (self.pad, self.bos, self.eos, self.unk)
+        if any(type(n) is not int for n in (self.vocab, self.d_model, *special)):
+            raise ValueError("vocab, d_model, pad, bos, eos and unk must be whole numbers")
         if self.d_model < 2 or self.d_model % 2:  # one half of it reads in each direction
             raise ValueError(f"d_model must be even and at least 2, not {self.d_model}")
         if not 0 <= self.P_drop < 1:
@@ -106,7 +108,7 @@ def _check_ids(name, ids, n=None, axes=2):
         wanted = "(sentences, positions)" if axes == 2 else "of one axis"
         wanted += " and not empty" if ids.dim() == axes else ""
         fault = f"{name} must be {wanted}, not of shape {tuple(ids.shape)}"
-    elif n and ids.device.type == "cpu" and ids.numel():
+    elif n and ids.device.type == "cpu" and ids.numel() and not torch.compiler.is_compiling():
         least = ids.min().item()
         most = ids.max().item()
         if least < 0 or most >= n:

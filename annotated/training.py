@@ -3,8 +3,10 @@
 Generated from book/10-training.md by tools/tangle.py: edit the chapter, not this file.
 """
 
+import errno
 import json
 import math
+import os
 import shutil
 import signal
 import sys
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 from tqdm import tqdm
@@ -98,7 +100,7 @@ class Recipe:
     source_tokens: int = 25_000  # of a batch, at most, padding included; see `Batches`
     target_tokens: int = 25_000
     accumulate: int = 1  # batches an update
-    seed: int = 0
+    seed: int = 0  # of dropout; batches and first weights have seeds of their own
     evaluate_every: int = 1000  # updates
     save_every: int = 1000  # updates; the paper's checkpoints are 10 minutes apart
     keep: int = 5  # checkpoints; section 6.1 averages 5 for base and 20 for big
@@ -219,9 +221,11 @@ def _disk_errors(folder):
         kept = "no checkpoint yet"
         for newest in list_checkpoints(folder)[-1:]:
             kept = f"checkpoint {newest.name} and those before"
+        lacks = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
+        full = isinstance(error, SafetensorError) or error.errno in lacks
         raise OSError(
             f"cannot write to {folder}: {reason}; kept: {kept}; "
-            "make room, then the same command goes on from there"
+            f"{'make room' if full else 'mend that'}, then the same command goes on from there"
         ) from error
 
 
@@ -319,14 +323,33 @@ def load_checkpoint(
     checkpoint = Path(checkpoint)
     with _checkpoint_errors(checkpoint):
         progress = _read_progress(checkpoint, "model.safetensors", "adam.safetensors")
-        load_model(model, str(checkpoint / "model.safetensors"))
+        _check_weights(model, checkpoint / "model.safetensors")
         moments = load_file(checkpoint / "adam.safetensors")
         state = adam.state_dict()
+        owners = dict(enumerate(p for group in adam.param_groups for p in group["params"]))
         for key, value in moments.items():
             number, name = key.split(".")
+            owner = owners.get(int(number))
+            if owner is None or value.dim() and value.shape != owner.shape:
+                raise ValueError(f"{key} is of another weight: was it another optimizer?")
             state["state"].setdefault(int(number), {})[name] = value
+        load_model(model, str(checkpoint / "model.safetensors"))
         adam.load_state_dict(state)
     return progress
+
+
+def _check_weights(model, path):
+    """Refuse a file whose tensors are not the model's, before any is replaced: ValueError."""
+    own = model.state_dict(keep_vars=True)
+    with safe_open(path, "pt") as file:
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+    for name, shape in shapes.items():
+        has = tuple(own[name].shape) if name in own else "no such tensor"
+        if has != shape:
+            raise ValueError(f"{name} has the shape {shape}, and the model {has}")
+    stored = {id(own[name]) for name in shapes}  # a tied matrix has two names, stored once
+    if missing := [name for name, tensor in own.items() if id(tensor) not in stored]:
+        raise ValueError(f"{missing[0]} is missing")
 
 
 def _load_newest(folder, model, adam):
@@ -358,6 +381,20 @@ def _load_newest(folder, model, adam):
     return None
 
 
+def _ending_signals():
+    """Those that ask a program to end; not SIGHUP where it is ignored, as under nohup."""
+    closed = getattr(signal, "SIGHUP", None)  # Windows has none
+    heard = closed and signal.getsignal(closed) != signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([closed] if heard else [])]
+
+
+def _end_as_usual(number):
+    """In a child process: a request to terminate ends it; an interrupt is the parent's."""
+    if number != signal.SIGINT:
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+
 @contextmanager
 def _stop_signals():
     """A list that gets the time of every interrupt and of every request to terminate.
@@ -365,12 +402,12 @@ def _stop_signals():
     An interrupt more than a second after the first signal is a KeyboardInterrupt at once.
     """
     seen = []
-    signals = [signal.SIGINT, signal.SIGTERM]
-    closed = getattr(signal, "SIGHUP", None)  # Windows has none; nohup lets it be ignored
-    if closed and signal.getsignal(closed) != signal.SIG_IGN:
-        signals.append(closed)
+    owner = os.getpid()
+    signals = _ending_signals()
 
     def note(number, frame):
+        if os.getpid() != owner:  # forked during training, as by a DataLoader or a Pool
+            return _end_as_usual(number)
         now = time.monotonic()
         seen.append(now)
         if len(seen) == 1:
@@ -405,11 +442,11 @@ class _Log:
             return
         self.path = Path(folder, "log.jsonl")
         text = self.path.read_text(errors="replace") if self.path.exists() else ""
-        for line in map(self.read, text.splitlines()):
-            if line is None:
-                break
-            if line["step"] <= step:
-                self.lines.append(line)
+        found = [self.read(row) for row in text.splitlines()]
+        self.lines = [line for line in found if line and line["step"] <= step]
+        if None in found[:-1]:  # more than a crash cuts short: damage, or another program's file
+            with _disk_errors(folder):
+                shutil.copyfile(self.path, Path(folder, "log.jsonl.damaged"))
         with _disk_errors(folder), atomic_write(self.path) as fresh:
             fresh.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
 
@@ -618,13 +655,35 @@ def _alone(folder):
                 mark.unlink()
 
 
+def _measure(evaluate, report, recipe, signals):
+    """Evaluate, for the log; after an error the updates so far are saved: it is none of theirs."""
+    report.settle(signals=signals)
+    run, seconds = report.run, report.seconds()
+    try:
+        found = dict(evaluate(run.model.eval()))
+        if {"step", "seconds"} & set(found):
+            raise ValueError("evaluate must return other keys than step and seconds")
+        json.dumps(found, default=float)
+    except Exception:
+        report.save(recipe, signals)
+        raise
+    report.log.add(step=run.step, seconds=seconds, **found)
+
+
+def _is_missed(log, run, recipe):
+    """Whether the evaluation of the update resumed from is not in the log, because it failed."""
+    due = run.step and (run.step == recipe.steps or run.step % recipe.evaluate_every == 0)
+    return due and all("tokens" in line for line in log.lines if line["step"] == run.step)
+
+
 def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterable],
           folder: Path | str | None = None, evaluate: Callable[[nn.Module], dict] | None = None,
           start: Callable[..., Run] = Run) -> list[dict[str, Any]]:
     """Train, log, evaluate and save; with the same folder again, go on where it stopped.
 
     Args:
-        model: on the device to train on; its config gives eps_ls, d_model and pad.
+        model: on the device to train on, compiled if at all by `model.compile()`; its config
+            gives eps_ls, d_model and pad. In evaluation mode afterwards.
         recipe: what training varies.
         batches: called with (epoch, position), gives the epoch's batches from position on:
             source (B, S) up to eos, target (B, T + 1) from bos to eos.
@@ -632,6 +691,9 @@ def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterab
         evaluate: what it returns goes into the log, so its keys are others than step and
             seconds; called every recipe.evaluate_every updates and at the end.
         start: called with model, optimizer and folder; chapter 14 has others.
+
+    Every update seeds torch's generator, and the last leaves it so: seed it anew before
+    drawing, such as the first weights of another model.
 
     Returns:
         The log: an entry for each update and each evaluation.
@@ -651,19 +713,20 @@ def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterab
         report = _Report(log, run, recipe.steps)
         coming = _stream(batches, run.epoch, run.position)
         with report.bar, _stop_signals() as signals:
+            if evaluate and _is_missed(log, run, recipe):
+                _measure(evaluate, report, recipe, signals)
             while run.step < recipe.steps:
                 report.add(run.advance(coming, recipe), signals)
                 last = run.step == recipe.steps
                 if evaluate and (last or run.step % recipe.evaluate_every == 0):
-                    report.settle(signals=signals)
-                    log.add(step=run.step, seconds=report.seconds(), **evaluate(model.eval()))
+                    _measure(evaluate, report, recipe, signals)
                 asked = run.stops(signals)
                 if asked or last or run.step % recipe.save_every == 0:
                     report.save(recipe, signals)
                 if asked:
-                    what = f"stopped after update {run.step}"
                     again = "" if folder is None else "; the same command goes on from there"
-                    raise KeyboardInterrupt(what + again)
+                    raise KeyboardInterrupt(f"stopped after update {run.step}{again}")
+    model.eval()
     return log.lines
 
 
@@ -679,8 +742,7 @@ def average(model: nn.Module, folder: Path | str, k: int = 5) -> int:
         How many there were.
 
     Raises:
-        ValueError: k is less than 1, or checkpoints are missing, damaged or another model's;
-            the model may then hold the weights of one of them.
+        ValueError: k is less than 1, or checkpoints are missing, damaged or another model's.
     """
     if type(k) is not int or k < 1:
         raise ValueError(f"k must be a whole number, 1 or more, got {k!r}")
@@ -692,7 +754,7 @@ def average(model: nn.Module, folder: Path | str, k: int = 5) -> int:
         with _checkpoint_errors(checkpoint):
             _read_progress(checkpoint, "model.safetensors")
             path = checkpoint / "model.safetensors"
-            load_model(model, str(path))  # refuses another model's
+            _check_weights(model, path)
             for name, value in load_file(path).items():
                 sums[name] = sums.get(name, 0.0) + value.double()
     mean = {name: total / len(found) for name, total in sums.items()}

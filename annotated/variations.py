@@ -25,7 +25,7 @@ class Variation:
 
     Args:
         changes: fields of `Config` that differ from the base model's.
-        recipe: fields of `Recipe` that differ from the paper's.
+        recipe: fields of `Recipe` that differ from the paper's, but for the number of updates.
         scores: makes a module that is called as attention is, from h and d_k; None: dot products.
     """
 

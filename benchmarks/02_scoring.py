@@ -15,9 +15,7 @@ Writes run.json (how it was run) and scores.json (one entry per scoring, size an
 """
 
 import argparse
-import ctypes
 import math
-import platform
 import statistics
 import sys
 import time
@@ -26,6 +24,7 @@ from pathlib import Path
 
 import script
 import torch
+from peers import keep_memory
 
 from annotated.records import Record
 from annotated.recurrent import additive_scores
@@ -61,12 +60,6 @@ def forward(scoring, tensors):
 def both(scoring, tensors, gradient):
     used = tensors if scoring is additive_scores else tensors[:2]
     return torch.autograd.grad(scoring(*tensors), used, gradient)
-
-
-def keep_memory():
-    """Have the C library reuse large blocks (M_MMAP_MAX = -4, M_TRIM_THRESHOLD = -1); True where it can."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if platform.system() == "Linux" else None
-    return bool(mallopt and mallopt(-4, 0) and mallopt(-1, 2**31 - 1))
 
 
 def seconds(f, args):

@@ -95,7 +95,7 @@ def do_stream(args):
     batches = Batches(pairs, TOKENS, TOKENS, args.seed)()
     source, target = next(batches)
     first = time.perf_counter() - start
-    limit = args.batches // 10 if args.phase == "kept" else args.batches
+    limit = max(1, args.batches // 10) if args.phase == "kept" and args.batches else args.batches
     found = {"batches": 1, "pairs": len(source), "tokens": 0, "places": 0}
     peaks, start = [], time.perf_counter()
     for number, (source, target) in enumerate(batches, 2):
@@ -110,7 +110,7 @@ def do_stream(args):
     return {
         "batches": found["batches"],
         "pairs": found["pairs"],
-        "padding": round(1 - found["tokens"] / found["places"], 4),
+        "padding": round(1 - found["tokens"] / max(1, found["places"]), 4),
         "first_batch_seconds": round(first, 3),
         "batches_a_second": round((found["batches"] - 1) / seconds, 1),
         "seconds": round(seconds, 1),

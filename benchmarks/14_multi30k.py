@@ -50,7 +50,7 @@ from annotated.files import read_json, sha256_of, write_json, write_text
 from annotated.gpu import FastUpdate, Objective, Prefetch, StaticBatches, fuse, precision_context
 from annotated.graphs import CudaGraphTrainStep
 from annotated.quick import by_muon
-from annotated.records import Record, about_corpus
+from annotated.records import Record, _check_same, about_corpus, read_run
 from annotated.training import Recipe, Run, average, list_checkpoints, train
 from annotated.transformer import BASE, Transformer
 
@@ -88,11 +88,11 @@ def teachers(options):
     return {name: TEACHER + i for i, name in enumerate(names)}
 
 
-def about_teachers(vocabulary, rate, options):
+def about_teachers(rate, options):
     """What they are made by."""
     theirs = argparse.Namespace(**{**vars(options), "steps": options.teacher_steps})
     made_by = {"bpe_dropout": options.bpe_dropout, "average": options.average[0], "beam": options.beam}
-    return {"config": config_for(vocabulary, options), "recipe": recipe_for(0, rate, theirs), "pairs": options.pairs,
+    return {"config": config_for(options), "recipe": recipe_for(0, rate, theirs), "pairs": options.pairs,
             "teachers": teachers(options), "choices": made_by}
 
 
@@ -109,7 +109,7 @@ def teach(name, data, rate, folder, how, options):
     theirs = argparse.Namespace(**{**vars(options), "steps": options.teacher_steps})
     recipe = recipe_for(teachers(options)[name], rate, theirs)
     data = corpus, vocabulary, *encoded
-    model, log = trained(data, config_for(vocabulary, options), recipe, folder / name, options)
+    model, log = trained(data, config_for(options), recipe, folder / name, options)
     ended = time.monotonic()
     average_of(model, list_checkpoints(folder / name)[-options.average[0] :])
     search = partial(translate, model, vocabulary, beam=options.beam, alpha=1.0)
@@ -125,7 +125,7 @@ def teach(name, data, rate, folder, how, options):
 def taught(data, rate, folder, how, options):
     """The data with what the teachers have written, and their scores; those that are missing are made now."""
     folder.mkdir(parents=True, exist_ok=True)
-    Record.begin(folder, **about_teachers(data[1], rate, options))  # those of other settings are not read
+    Record.begin(folder, **about_teachers(rate, options))  # those of other settings are not read
     made = {name: folder / f"{name}.json" for name in teachers(options)}
     while missing := [name for name, path in made.items() if not path.exists()]:
         waiting = True
@@ -200,8 +200,8 @@ def prepared(protocol, work, options):
     return corpus, vocabulary, *(encode_pairs(part, vocabulary) for part in (texts, validation))
 
 
-def config_for(vocabulary, options):
-    return replace(BASE, **{name: getattr(options, name) for name in SIZES}, vocab=len(vocabulary), norm=options.norm)
+def config_for(options):
+    return replace(BASE, **{name: getattr(options, name) for name in SIZES}, vocab=options.vocab, norm=options.norm)
 
 
 def recipe_for(seed, rate, options):
@@ -266,7 +266,7 @@ def best_rate(protocol, options):
     name = name_of(protocol, "rates", options)
     work = options.work / name
     data = prepared(protocol, work, options)
-    config = config_for(data[1], options)
+    config = config_for(options)
     short = argparse.Namespace(**{**vars(options), "steps": options.trial, "save_every": options.trial,
                                   "warmup": max(1, round(options.warmup * options.trial / options.steps))})
     recipe = {**asdict(recipe_for(TRIAL, 1.0, short)), "rate": options.rates}
@@ -277,6 +277,7 @@ def best_rate(protocol, options):
         for rate in options.rates:
             if str(rate) in tried:
                 continue
+            Record.begin(work / str(rate), config=config, recipe=recipe_for(TRIAL, rate, short))  # as for a seed
             try:
                 model, _ = trained(data, config, recipe_for(TRIAL, rate, short), work / str(rate), short)
                 check = list(token_batches(data[3], options.tokens, options.tokens))
@@ -291,25 +292,27 @@ def one_seed(protocol, seed, rate, options):
     """Train and score; returns the scores."""
     name = name_of(protocol, seed, options)
     folder = options.out.with_name(name)
-    if (folder / "scores.json").exists():
-        return read_json(folder / "scores.json")
-    work, began = options.work / name, time.monotonic()
-    data = corpus, vocabulary, *_ = prepared(protocol, work, options)
-    config = config_for(vocabulary, options)
     recipe = recipe_for(seed, rate, options)
-    what = {"config": config, "recipe": recipe, "data": about_corpus(corpus),
-            "pieces": sha256_of(vocabulary.model), "pairs": options.pairs,
+    what = {"config": config_for(options), "recipe": recipe, "pairs": options.pairs,
             "choices": {name: getattr(options, name) for name in ("bpe_dropout", "average", "every", "beam")}}
     if options.teachers:
         what["teachers"] = {"seeds": teachers(options), "steps": options.teacher_steps}
-    how = SCORING[protocol]
     free = () if options.muon else ("steps",)  # a rate that falls to 0 needs the number of steps
+    if (folder / "scores.json").exists():
+        there = read_run(folder)  # of older records some parts are not known
+        _check_same(folder, free, **{part: value for part, value in what.items() if part in there})
+        return read_json(folder / "scores.json")
+    work, began = options.work / name, time.monotonic()
+    data = corpus, vocabulary, *_ = prepared(protocol, work, options)
+    what |= {"data": about_corpus(corpus), "pieces": sha256_of(vocabulary.model)}
+    how = SCORING[protocol]
+    Record.begin(work, free=free, **what)  # its checkpoints are of this run, wherever the record goes
     with Record.begin(folder, free=free, **what) as record:
         before = time.monotonic() - began
         if options.teachers:
             place = options.work / f"{options.out.name}-{protocol}-teachers"
             data, of_teachers = taught(data, rate, place, how, options)
-        model, log = trained(data, config, recipe, work, options)
+        model, log = trained(data, what["config"], recipe, work, options)
         ended = time.monotonic()
         seconds = json.loads(log.splitlines()[-1])["seconds"]  # of all sittings, where it was stopped and went on
         chosen = choose(model, vocabulary, work, corpus.validation, options, how)

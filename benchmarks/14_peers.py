@@ -113,7 +113,7 @@ def main():
                         missing[name] = " ".join(str(error).split())[:300]
                         del runs[name]
             with gate.alone():
-                times = take_turns(runs, options.rounds)
+                times = seconds_in_turns(runs, options.rounds)
             tokens = sum(len(t) for _, t in pairs)
             for name, row in summary(times, "ours" if "ours" in times else "ours, not compiled").items():
                 rows[name] = row | {"tokens a second": round(tokens / row["median"])}
@@ -168,7 +168,7 @@ def turn(model, adam, update, batches, device):
     return run
 
 
-def take_turns(runs, rounds):
+def seconds_in_turns(runs, rounds):
     """name -> seconds of each round; the programs are compiled already."""
     times = {name: [] for name in runs}
     for _ in range(rounds):

@@ -140,7 +140,8 @@ def measured(model, log, corpus, vocabulary):
         score, found["signature"] = bleu(translator.translate(sources, 4), references)
         found[f"BLEU, {part}"] = round(score, 2)
     curve = [[line["step"], line["perplexity"]] for line in log if "perplexity" in line]
-    return {"perplexity": curve[-1][1], **found, "curve": curve}
+    losses = [line["loss"] for line in log if "loss" in line][-100:]
+    return {"perplexity": curve[-1][1], "training_loss": round(sum(losses) / len(losses), 4), **found, "curve": curve}
 
 
 def make_runs(name, budget, config, steps, rate, corpus, vocabulary, texts, record, options):
@@ -160,11 +161,11 @@ def make_runs(name, budget, config, steps, rate, corpus, vocabulary, texts, reco
             began, folder = time.monotonic(), options.work / f"{name}-{budget}-{seed}-{dropout}"
             config = replace(config, P_drop=dropout)
             model, log = trained(config, recipe_for(config, steps, rate, seed), texts, folder)
-            shutil.rmtree(folder)
             about = {"network": name, "budget": budget, "seed": seed, "P_drop": dropout, "rate": rate, "updates": steps}
             scored = measured(model, log, corpus, vocabulary)
             with scores_of(record) as scores:
                 scores["runs"].append({**about, **scored, "seconds": round(time.monotonic() - began)})
+            shutil.rmtree(folder)  # last: a stopped scoring must not cost the training
             print(f"{name}, budget {budget}, dropout {dropout}, seed {seed}: perplexity {scored['perplexity']:.2f}, "
                   f"BLEU {scored['BLEU, test']:.2f}", flush=True)
 

@@ -3,8 +3,9 @@
     ANNOTATED_DATA=... python benchmarks/18_pcfg.py [--treebank NAME] [--shares 100 50 25] [--out results/18-pcfg]
 
 Reads words only, as 18_parsing.py does, the rare ones by their shape. The grammar is binarised from the left; an
-intermediate symbol remembers its parent's label and the last --horizontal children, and with --vertical 2 a label its
-own parent's (Klein and Manning 2003). A chain of constituents over the same words is one symbol. Which of three
+intermediate symbol remembers its parent's label and as many of the last children as the grammar's second number says;
+where the first is 2, a label remembers its own parent's (Klein and Manning 2003). A chain of constituents over the same
+words is one symbol. Which of three
 grammars is taken is decided on the development part: every ninth of its sentences of at most 40 words. A sentence
 without a parse gets the right-branching tree.
 With shares of less than 100 the grammar counts the first trees of the training part only.

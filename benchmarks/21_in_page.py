@@ -33,7 +33,7 @@ from annotated.records import Record, about_corpus, about_model
 
 ROOT = Path(__file__).resolve().parent.parent
 ENGINE = ROOT / "book/_static/explorers/engine.js"
-sys.path.append(str(ROOT / "tests"))
+sys.path += [str(ROOT / "tools"), str(ROOT / "tests")]  # browsers.py needs tools/page.py
 from browsers import node  # noqa: E402
 
 SEARCHES = {"greedy": 1, "beam 4": 4}

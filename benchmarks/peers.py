@@ -27,11 +27,10 @@ from annotated.transformer import Transformer
 
 
 def keep_memory():
-    """Keep memory from call to call, for all sides alike, so that none waits for the system's pages."""
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None)
-        for option, value in ((-3, 1 << 30), (-1, (1 << 31) - 1)):  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
-            libc.mallopt(option, value)
+    """Keep memory from call to call, for all sides alike: none waits for the system's pages. True where it can."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    options = (-3, 1 << 30), (-1, (1 << 31) - 1)  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+    return bool(mallopt) and all([mallopt(option, value) for option, value in options])
 
 
 def update(model, adam, source, target):

@@ -209,11 +209,11 @@ STEPS, WARMUP, RATE = 2400, 300, 0.6
 def train(model, pairs, steps=STEPS, warmup=WARMUP, rate=RATE):
     """Train on encoded pairs as in section 5; yields each step and its loss.
 
-    The last weights are averaged when it has been run to its end.
+    At its end, the model gets the mean of its last five sets of weights.
     """
     constants = {"betas": (0.9, 0.98), "eps": 1e-9}
     adam = torch.optim.Adam(model.parameters(), **constants, fused=True)
-    model.train()  # greedy switches dropout off
+    model.train()  # dropout on; greedy, below, switches it off
     last = []
     for step, (source, target) in zip(range(1, steps + 1), batches(pairs)):
         lr = learning_rate(step, model.d_model, warmup, rate)

@@ -245,6 +245,8 @@ def test_both_models_learn_and_repeat():
         torch.manual_seed(1)
         runs.append(pretrain(MaskedModel(CONFIG), text, 30, 60, 1e-2, seed=5))
     assert runs[0] == runs[1] and sum(runs[0][-10:]) < 0.7 * sum(runs[0][:10])
+    torch.manual_seed(1)
+    assert pretrain(MaskedModel(CONFIG), text, 30, 1, 1e-2, seed=6)[0] != runs[0][0], "the seed decides"
     gpt, ids = LanguageModel(CONFIG), torch.tensor(text)
     losses = _learn(gpt, lambda: causal_loss(gpt, ids), 40, 1e-2, warmup=10)
     assert losses[-1] < 0.4 * losses[0]
@@ -415,6 +417,8 @@ def test_the_filter_comes_after_the_temperature():
     (lambda: rotary_attention(torch.ones(1, 5, 4), *torch.ones(2, 1, 3, 4)), "Q has 5 positions, more than the 3 of K"),
     (lambda: changed(["gated network"], replace(CONFIG, P_drop_ffn=0.1)), "P_drop_ffn must be 0"),
     (lambda: changed(["grouped queries"], replace(CONFIG, bias=True)), "bias must be False"),
+    (lambda: changed(["grouped queries"], replace(CONFIG, d_v=5)), "leave out d_k and d_v"),
+    (lambda: changed(["rotary positions"], replace(CONFIG, positions="learned")), "positions must not be learned"),
 ])
 def test_bad_settings_are_refused(call, said):
     with pytest.raises(ValueError, match=said):

@@ -9,7 +9,7 @@ import pytest
 from chapters import ROOT, module_order
 
 sys.path.append(str(ROOT / "book" / "_ext"))
-import annotated_api as api  # noqa: E402
+import annotated_api as api
 
 MODULES = {module.name.removeprefix("annotated."): module for module in api.modules()}
 
@@ -54,14 +54,35 @@ class C:
 
     def _private(self):
         """Hide."""
+
+    @staticmethod
+    def of(y):
+        """Make."""
+
+
+@dataclass
+class Few:
+    a: int = 1
+
+
+@dataclass
+class Many:
+    a: int
+    b: int
+    c: int
+    d: int
+    e: int
+    f: int
+    g: int
 ''')
     module = api.module(path, "02-x")
     assert (module.name, module.title) == ("annotated.some", "Title")
-    f, c = module.found
+    f, c, few, many = module.found
     assert (f.name, c.name) == ("f", "C")
+    assert few.parameters == ["a: int = 1"] and many.parameters == ["..."] and many.source.count("\n") == 6
     assert f.parameters == ["Q", "/", "mask: dict[str, int] | None=None", "*rest", "text='a, b'"]
     assert f.returns == "str"
-    assert [(member.name, member.parameters) for member in c.members] == [("forward", ["x"])]
+    assert [(member.name, member.parameters) for member in c.members] == [("forward", ["x"]), ("of", ["y"])]
     path.write_text('__all__ = ["_x", "y"]\n_x = 1\ny = 2\nz = 3\n')
     assert [found.name for found in api.module(path, "").found] == ["y"]
 
@@ -98,10 +119,11 @@ def test_a_module_has_a_page_as_long_as_a_chapter_makes_it(book, capsys):
     assert sorted(path.stem for path in pages.glob("*.md")) == ["annotated", "attention"]
     assert "{annotated-api} annotated.attention\n" in (pages / "attention.md").read_text()
     assert collect.main(["--check"], book.root) == 0
-    (pages / "attention.md").write_text("Other words.\n")
     chapter.unlink()
     capsys.readouterr()
     assert collect.main(["--check"], book.root) == 1
-    assert "book/api/attention.md is left over" in capsys.readouterr().out
+    assert "api/attention.md is left over" in capsys.readouterr().out
     assert collect.main([], book.root) == 0
     assert [path.stem for path in pages.glob("*.md")] == ["annotated"]
+    (pages / "notes.md").write_text("By hand.\n")
+    assert collect.main([], book.root) == 1 and (pages / "notes.md").exists()

@@ -38,7 +38,12 @@ def commands() -> list[str]:
 
 
 def start(words: list[str], monkeypatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
+    "As in a process of its own: what the tests have put on the path is not there, and not yet imported."
+    ours = {str(ROOT / "tests"), str(ROOT / "tools")}
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *(place for place in sys.path if place not in ours)])
+    for name, module in list(sys.modules.items()):
+        if str(Path(getattr(module, "__file__", None) or "").parent) in ours:
+            monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "argv", [str(FOLDER / words[0]), *words[1:]])
     runpy.run_path(str(FOLDER / words[0]), run_name="__main__")
 

@@ -19,8 +19,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 import warm
+from safetensors.torch import load_file
 
-from annotated import cli, corpora
+from annotated import cli, corpora, decoding
 from annotated.data import Batches, Corpus, Subwords, Words, make_batch
 from annotated.decoding import load, save
 from annotated.evaluation import bleu
@@ -28,7 +29,7 @@ from annotated.files import file_lock, resumable_output, sha256_of
 from annotated.grammar import grammar_corpus
 from annotated.optimization import label_smoothed_loss
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
-from annotated.training import Recipe
+from annotated.training import Recipe, Run, list_checkpoints
 from annotated.transformer import TINY, Config, Transformer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -120,6 +121,12 @@ def test_another_encoding_can_be_named(encoding, called, fake, tmp_path):
         (tmp_path / name).write_bytes(content.encode(encoding))
     pairs = cli._FilePairs(tmp_path / "s", tmp_path / "t", encoding=encoding)
     assert list(pairs) == [("a", "ü"), ("b", "d")]
+
+
+@pytest.mark.parametrize("name", ["utf-8", "UTF8", "utf_8"])
+def test_the_default_encoding_may_be_named(name, called, fake):
+    status, _, said = called("translate", "--model", fake, "--encoding", name, stdin=b"a\0b\n")
+    assert status == 2 and "holds a zero byte" in said
 
 
 @pytest.mark.parametrize("content", [b"ab\xff", b"\xff\xfea\x00\n"])
@@ -272,6 +279,8 @@ def test_the_speed_that_is_asked_for_is_given(monkeypatch):
     monkeypatch.setattr(distributed, "_fast_backend", lambda *given: asked.append(given))
     for more in (["--fast"], ["--precision", "bfloat16"], ["--compile"]):
         cli._backend_for(cli._make_parser().parse_args(["train", "--out", "x", "--device", "cpu", *more]))
+    recipe = Recipe(source_tokens=7, target_tokens=5)
+    assert cli._start_for("cpu", TINY, recipe).keywords["rows"] == 5 and cli._start_for("cuda", TINY, recipe) is Run
     assert asked == [("cpu", None, False, Path("x")), ("cpu", "bfloat16", False, Path("x")), ("cpu", None, True, Path("x"))]
 
 
@@ -298,7 +307,7 @@ def test_int8_for_a_recurrent_model_is_refused_in_one_line(command, called, tmp_
     assert status == 2 and not out and said.count("\n") == 1 and "int8 is for a Transformer" in said
 
 
-@pytest.mark.parametrize("change", ["beam", "alpha", "int8", "input", "model", "part", "note", "nothing"])
+@pytest.mark.parametrize("change", ["beam", "alpha", "n_best", "encoding", "int8", "input", "model", "part", "note", "page", "nothing"])
 def test_only_the_same_job_is_gone_on_with(tmp_path, called, fake, change):
     (tmp_path / "in").write_text("a\nb\nc\n")
     arguments = ["translate", "--model", fake, "--input", tmp_path / "in", "--output", tmp_path / "out", "--window", 1]
@@ -319,6 +328,10 @@ def test_only_the_same_job_is_gone_on_with(tmp_path, called, fake, change):
     assert part.read_text() == "a\nb\n"
     if change in ("beam", "alpha"):
         arguments += [f"--{change}", "2"]
+    elif change in ("n_best", "encoding"):
+        arguments += ["--n-best", 2] if change == "n_best" else ["--encoding", "latin-1"]
+    elif change == "page":  # which no translation reads
+        (fake / "README.md").write_text("Another page.")
     elif change == "int8":
         arguments += ["--int8"]
     elif change == "input":
@@ -330,7 +343,7 @@ def test_only_the_same_job_is_gone_on_with(tmp_path, called, fake, change):
     elif change == "note":
         note.write_text("{")
     status, _, said = called(*arguments)
-    if change == "nothing":
+    if change in ("page", "nothing"):
         assert status == 0 and "going on after 2 lines" in said and (tmp_path / "out").read_text() == "a\nb\nC |\n"
     else:  # two finished lines would be lost
         hints = {"note": "Expecting", "part": "is damaged"}
@@ -540,6 +553,10 @@ def test_long_pairs_are_refused_or_left_out():
             with pytest.raises(ValueError, match=f"begins '{pair[0]}' has .* source_tokens=6 .*--longest"):
                 list(cli._encoded([pair], Letters(), recipe))
     assert len(list(cli._encoded(pairs, Letters(), recipe, longest=3))) == 1
+    assert len(list(cli._encoded(pairs[:1], Letters(), recipe, positions=3))) == 1
+    for pair in (("a", "bcd"), ("bcd", "a")):
+        with pytest.raises(ValueError, match="more than max_positions=3"):
+            list(cli._encoded([pair], Letters(), recipe, positions=3))
 
 
 def test_subwords_are_learned_from_no_more_than_enough():
@@ -579,6 +596,10 @@ def test_a_trained_folder_is_complete(model):
     assert run["ended"] >= run["date"] and "failed" not in run
     assert run["data"]["sha256"] == {name: sha256_of(model.parent / f"train.{end}") for name, end in (("source", "en"), ("target", "de"))}
     assert (model / "tokens" / "about.json").exists()
+    kept = [load_file(path / "model.safetensors") for path in list_checkpoints(model)]
+    assert len(kept) == 4 and "checkpoints averaged: 4" in (model / "README.md").read_text()
+    for name, weight in load_file(model / "model.safetensors").items():
+        torch.testing.assert_close(weight, sum(one[name] for one in kept) / 4)
 
 
 def test_its_page_says_data_licence_command_score_and_use(model):
@@ -613,12 +634,14 @@ def test_the_same_command_goes_on_and_another_run_is_refused(model, text, tmp_pa
     assert called(*arguments, *RECIPE[:-1], "161")[0] == 0
     assert json.loads((folder / "log.jsonl").read_text().splitlines()[-1])["step"] == 161
     assert [run["steps"] for run in json.loads((folder / "run.json").read_text())["continued"]] == [161]
+    assert not (folder / "scores.json").exists(), "the scores were those of the model before"
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "train.en").write_text((text / "train.en").read_text().replace("cat", "cow"))
     before = (folder / "run.json").read_bytes()
     for more, hint in (
         (["--d_ff", "64"], "d_ff=32, now d_ff=64"),
         (["--seed", "1"], "seed=0, now seed=1"),
+        (["--keep", "3"], "keep=5, now keep=3"),
         (["--vocab", "310"], "vocab=300, now vocab=310"),
         (["--longest", "50"], "longest=None, now longest=50"),
         (["--source", tmp_path / "other" / "train.en"], "other data"),
@@ -869,13 +892,13 @@ def test_the_version_is_the_package_s(capsys):
 
 
 @pytest.mark.parametrize("option, value", [
-    ("--window", 0), ("--beam", 0), ("--n-best", -1), ("--n-best", "x"), ("--score", -3), ("--longest", 0), ("--out", ""), ("--model", ""),
+    ("--alpha", -11), ("--alpha", 11), ("--window", 0), ("--beam", 0), ("--n-best", -1), ("--n-best", "x"), ("--score", -3), ("--longest", 0), ("--out", ""), ("--model", ""),
 ])
 def test_numbers_below_their_least_and_empty_names_are_refused(option, value, capsys):
     command = ["train", "--out", "x"] if option in ("--score", "--longest", "--out") else ["translate", "--model", "x"]
     with pytest.raises(SystemExit) as stop:
         cli.main([*command, option, str(value)])
-    assert stop.value.code == 2 and re.search(f"{option}: (give a whole number, |name a folder)", capsys.readouterr().err)
+    assert stop.value.code == 2 and re.search(f"{option}: (give a (whole )?number|name a folder)", capsys.readouterr().err)
 
 
 # ---- nothing is written over that is not ours
@@ -1025,7 +1048,9 @@ def test_closed_streams_cost_a_line(fake, tmp_path, monkeypatch, called, capsys)
         patch.setattr(sys, "stdout", None)
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n")))
         assert cli.main(["translate", "--model", str(fake)]) == 2
-    assert "standard output is closed" in capsys.readouterr().err
+        assert "standard output is closed" in capsys.readouterr().err
+        assert cli.main(["evaluate", "--model", str(fake), "--corpus", "grammar"]) == 2
+    assert "standard output is closed: name a folder by --out" in capsys.readouterr().err
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stderr", None)
         assert cli.main(["translate", "--model", str(tmp_path / "none" / "such")]) == 2
@@ -1092,6 +1117,18 @@ def test_evaluate_replaces_its_own_results_only(kept, text, fake, tmp_path, call
     before = contents(tmp_path / "mine")
     status, _, said = called(*asked[:-1], tmp_path / "mine")
     assert status == 2 and "evaluate has not written" in said and contents(tmp_path / "mine") == before
+
+
+def test_an_evaluation_that_is_stopped_between_its_two_files_can_be_made_again(text, fake, tmp_path, called, monkeypatch):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    asked = "evaluate", "--model", fake, "--source", text / "train.en", "--target", text / "train.de", "--out", tmp_path / "out"
+    assert called(*asked)[0] == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(cli.Record, "write", stopped)
+        assert called(*asked[:3], "--source", text / "train.de", "--target", text / "train.en", *asked[-2:])[0] == 130
+    assert called(*asked)[0] == 0 and set(contents(tmp_path / "out")) == {"outputs.txt", "scores.json"}
 
 
 def test_evaluate_does_not_write_over_what_it_reads(text, fake, tmp_path, called):
@@ -1340,6 +1377,16 @@ def test_a_gpu_is_asked_for_its_own_memory(monkeypatch):
     assert asked == ["cuda:1"] * 2
 
 
+def test_a_training_on_a_cpu_needs_its_weights_four_times(monkeypatch):
+    config, options = replace(TINY, vocab=203), SimpleNamespace(device="cpu", corpus="grammar", score=0)
+    wanted = 4 * 4 * cli._count_weights(config)
+    monkeypatch.setattr(decoding, "_machine_memory", lambda: wanted)
+    cli._check_able(options, config)
+    monkeypatch.setattr(decoding, "_machine_memory", lambda: wanted - 1)
+    with pytest.raises(ValueError, match="training a model of these sizes takes"):
+        cli._check_able(options, config)
+
+
 def test_the_bytes_of_a_training_are_weights_averages_and_more():
     config = replace(TINY, vocab=203)
     weights = 4 * cli._count_weights(config)
@@ -1468,3 +1515,17 @@ def test_output_that_finds_no_room_is_said_in_one_line(arguments):
         done = subprocess.run([sys.executable, "-m", "annotated", *arguments], stdout=full, stderr=subprocess.PIPE, env=BUFFERED, text=True)
     assert done.returncode == 2 and "No space left" in done.stderr
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("annotated")
+
+
+@pytest.mark.parametrize("missing, said", [(0, "there"), (1, "in part"), (6, "not there")])
+def test_what_is_there_of_a_corpus_is_said(missing, said, called, monkeypatch, tmp_path):
+    monkeypatch.setattr(cli, "_missing_files", lambda name, folder: list(corpora.CORPORA[name].files)[:missing])
+    status, out, _ = called("fetch", "--folder", tmp_path)
+    assert status == 0 and re.search(rf"multi30k-en-de +1\.3 MB  {said}  ", out), out
+
+
+def test_everything_is_fetched_to_where_the_environment_says(called, monkeypatch, tmp_path):
+    fetched = []
+    monkeypatch.setattr(cli, "fetch", lambda name, folder: fetched.append((name, folder)))
+    monkeypatch.setenv("ANNOTATED_DATA", str(tmp_path))
+    assert called("fetch", "all")[0] == 0 and fetched == [(name, tmp_path) for name in corpora.CORPORA]

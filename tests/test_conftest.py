@@ -15,7 +15,8 @@ def test_what_runs_longest_comes_first():
     items = [SimpleNamespace(path=Path(name), get_closest_marker=lambda _: None) for name in names]
     conftest.pytest_collection_modifyitems(items)
     assert [str(item.path) for item in items] == [names[4], names[2], names[1], names[0], names[3]]
-    assert not [name for name in conftest.LONG if not (TESTS / name).is_file()]
+    places = {".py": TESTS, ".ipynb": TESTS.parent / "notebooks"}
+    assert not [name for name in conftest.LONG if not (places[Path(name).suffix] / name).is_file()]
 
 
 @pytest.mark.parametrize("wanted, mark, expected, outcome", [

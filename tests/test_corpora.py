@@ -65,6 +65,14 @@ def test_tokens_take_the_smallest_type_that_fits(vocabulary, dtype, tmp_path):
     assert not (tmp_path / "q").exists()
 
 
+def test_what_a_link_leads_to_is_prepared(prepared, tmp_path):
+    train, words, *_ = prepared
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    for count in (9, 7):
+        prepare(train[:count], words, tmp_path / "link")
+        assert (tmp_path / "link").is_symlink() and len(TokenPairs(tmp_path / "there")) == count
+
+
 def test_an_interrupted_preparation_keeps_the_old_one(prepared, tmp_path):
     train, words, ids, _ = prepared
 
@@ -99,6 +107,10 @@ def test_a_damaged_preparation_is_noticed(name, prepared, tmp_path):
     for content in changed:
         path.write_bytes(content)
         with pytest.raises(ValueError, match="p is damaged: .*; prepare it again"):
+            TokenPairs(tmp_path / "p")
+    if name.endswith(".npy"):  # a number is another one
+        path.write_bytes(whole[:-24] + bytes([whole[-24] ^ 1]) + whole[-23:])
+        with pytest.raises(ValueError, match=f"p is damaged: {name} is not what was written"):
             TokenPairs(tmp_path / "p")
     path.unlink()
     with pytest.raises(ValueError, match=f"p is no prepared corpus: {name}: No such file"):
@@ -156,10 +168,11 @@ def test_corpus_without_its_files(name, tmp_path, monkeypatch):
         with pytest.raises(ValueError, match="cannot read .*ANNOTATED_DATA should name.*" + re.escape(file.path)):
             load_corpus(name)
     (tmp_path / file.path).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / file.path).write_bytes(b"not what was meant")
-    with pytest.raises(ValueError, match="damaged or another version.*should be " + file.sha256[:12]) as error:
-        load_corpus(name)
-    assert "\n" not in str(error.value)
+    for content in (b"not what was meant", bytes(file.size)):
+        (tmp_path / file.path).write_bytes(content)
+        with pytest.raises(ValueError, match="damaged or another version.*should be " + file.sha256[:12]) as error:
+            load_corpus(name)
+        assert "\n" not in str(error.value)
 
 
 def test_the_registry_says_what_it_must():

@@ -1,6 +1,7 @@
 """Training on a CPU: the same update, made faster."""
 
 import json
+import pickle
 from copy import deepcopy
 from dataclasses import replace
 
@@ -125,6 +126,10 @@ def test_calibration_leaves_small_matrices_and_the_seed_alone(calls, monkeypatch
     assert chosen == {"128x128": ["input"], "8000x256": ["input"]}
     assert torch.equal(torch.get_rng_state(), before)
     assert json.loads(json.dumps(chosen)) == chosen
+    tried = []
+    monkeypatch.setattr(cpu, "_faster", lambda plain, other, given, seconds: tried.append((*(tuple(x.shape) for x in given), seconds)))
+    calibrate([(3000, 37 * 100)], rows=977, seconds=0.75)
+    assert tried == [((512, 2048), (2048, 2048), 0.25), ((512, 2048), (2048, 2048), 0.25), ((512, 2048), (512, 2048), 0.25)]
 
 
 CONFIGS = {
@@ -187,6 +192,14 @@ def test_a_search_takes_a_model_that_has_been_trained_so(pack):
     CPUObjective(fast)
     source, target = make_batch(PAIRS)
     torch.testing.assert_close(pack(fast)(source, target), pack(plain)(source, target))
+
+
+def test_a_model_that_has_been_trained_so_can_be_pickled():
+    torch.manual_seed(0)
+    model = Transformer(SMALL).eval()
+    CPUObjective(model)
+    source, target = make_batch(PAIRS)
+    torch.testing.assert_close(pickle.loads(pickle.dumps(model))(source, target), model(source, target))
 
 
 class Counted(LinearMaps):
@@ -298,6 +311,15 @@ def test_a_resumed_training_keeps_what_was_chosen(tmp_path):
         assert json.loads((checkpoint / "progress.json").read_text())["notes"]["onednn"] == CHOSEN
 
 
+def test_resuming_prunes_by_the_distance_that_is_asked_for(tmp_path):
+    model, pruned = Transformer(SMALL), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("annotated.training._load_newest", lambda *_: {"step": 9, "notes": {"onednn": {}}})
+        patch.setattr("annotated.training._prune", lambda folder, keep, every=1: pruned.append((keep, every)))
+        CPURun(model, optimizer(model), tmp_path).resume(2, 4)
+    assert pruned == [(2, 4)]
+
+
 def test_a_training_begun_the_plain_way_goes_on_in_it(tmp_path):
     whole = trained(tmp_path / "whole", 4, Run)
     trained(tmp_path / "stopped", 2, Run)
@@ -331,8 +353,8 @@ def test_only_a_model_of_many_weights_is_calibrated(d_ff, sizes):
     given = []
     model = Transformer(replace(BASE, N=1, d_model=256, d_ff=d_ff, h=4, vocab=1000))
     assert (sum(p.numel() for p in model.parameters()) >= 1_500_000) == sizes
-    CPURun(model, optimizer(model), None, choose=lambda these, rows: given.append(these) or {}).resume(1)
-    assert [bool(these) for these in given] == [sizes]
+    CPURun(model, optimizer(model), None, rows=77, choose=lambda these, rows: given.append((these, rows)) or {}).resume(1)
+    assert [(bool(these), rows) for these, rows in given] == [(sizes, 77)]
 
 
 def test_plain_and_fast_exclude_each_other(tmp_path, capsys):

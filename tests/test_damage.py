@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-import damage  # noqa: E402
+import damage
 
 EXAMPLES = {"model": 200, "marian": 100, "training": 20}
 

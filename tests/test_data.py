@@ -16,8 +16,11 @@ from annotated.data import (
     Subwords,
     Words,
     _connected_components,
+    _divide,
+    _fraction,
     _pack,
     _plan_batches,
+    _train_subwords,
     join_words,
     load_vocabulary,
     lookup_baseline,
@@ -43,7 +46,7 @@ def subwords():
 def test_words_are_joined_back_exactly():
     for text in [*LINES, "A b, c d.", "Why, then?", ""]:
         assert join_words(split_words(text)) == text
-    assert split_words("Yes, it is.") == ["Yes", ",", "it", "is", "."]
+    assert split_words("Yes, it is.") == ["Yes", ",", "it", "is", "."] and split_words("No?!") == ["No", "?", "!"]
 
 
 @pytest.mark.parametrize("kind", ["words", "subwords"])
@@ -113,12 +116,50 @@ def test_damaged_vocabulary(kind, way, tmp_path, subwords):
             load_vocabulary(tmp_path)
 
 
+def test_words_say_which_of_them_is_wrong():
+    for wrong in ("", "a\n", "b", "<pad>"):
+        with pytest.raises(ValueError, match=re.escape(f"got {wrong!r}")):
+            Words(["b", "c", wrong])
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, OSError, KeyboardInterrupt])
+def test_an_error_of_who_makes_the_lines_is_raised_as_it_is(error):
+    def lines():
+        yield from ["The dog sees the cat."] * 50
+        raise error("mine")
+
+    with pytest.raises(error, match="mine"):
+        Subwords.train(lines(), 300)
+
+
+def test_a_long_line_is_learned_from():
+    pieces = Subwords.train(["The dog sleeps."] * 50 + ["zebra " * 12_000], 300)
+    assert len(pieces.processor.encode("zebra", out_type=str)) == 1
+
+
 def test_words_cut_at_a_line_are_damaged(tmp_path):
     Words(["a", "b", "c"]).save(tmp_path / "words.txt")
     lines = (tmp_path / "words.txt").read_text().splitlines(True)
     (tmp_path / "words.txt").write_text("".join(lines[:-1]))
     with pytest.raises(ValueError, match="damaged"):
         Words.load(tmp_path / "words.txt")
+    for content in (b"2 words\na\na\n", b"1 words\na\nb"):  # a word twice, and one more than is said
+        (tmp_path / "words.txt").write_bytes(content)
+        with pytest.raises(ValueError, match="words.txt is damaged"):
+            Words.load(tmp_path / "words.txt")
+
+
+def test_subwords_are_byte_pairs_of_all_the_text_and_rare_letters_are_bytes():
+    made = Subwords.train([*LINES, "龍"], 500)
+    assert [made.processor.get_score(i) for i in range(260, 270)] == [-i for i in range(10)], "merges, by their number"
+    assert len(made.encode("龍")) > 3, "a letter of one in a thousand has no piece"
+    assert len(Subwords.train(["ab " * 3000], 264)) == 264, "no line is too long to learn from"
+    assert Subwords.train([line.replace(" ", "\t ") for line in LINES], 400).model == Subwords.train(LINES, 400).model
+
+
+def test_subwords_with_other_markers_are_refused():
+    with pytest.raises(ValueError, match=r"pad, bos, eos, unk = \(-1, -1, 0, 1\); it should have \(0, 1, 2, 3\)"):
+        Subwords(_train_subwords(LINES, 400, pad_id=-1, bos_id=-1, eos_id=0, unk_id=1))
 
 
 # Batches
@@ -173,7 +214,7 @@ def test_the_plan_is_a_function_of_seed_and_epoch():
     backwards = _plan_batches(lengths, 512, 512, 0, 0)
     assert plans[0, 0][::-1] == [backwards[k].tolist() for k in reversed(range(len(backwards)))], "a batch depends on others"
     sets = {key: {frozenset(b) for b in plan} for key, plan in plans.items()}
-    assert sets[0, 0] != sets[0, 1] != sets[1, 0], "batches are made anew each epoch"
+    assert len(set(map(frozenset, sets.values()))) == 3, "batches are made anew each epoch, and by each seed"
     order = [max(lengths[i][0] for i in batch) for batch in plans[0, 0]]
     assert order != sorted(order), "batches are not in the order of their lengths"
     assert random.getstate() == state and torch.get_rng_state().equal(torch_state), "global randomness was used"
@@ -182,8 +223,8 @@ def test_the_plan_is_a_function_of_seed_and_epoch():
 
 
 def test_a_sentence_is_never_cut():
-    with pytest.raises(ValueError, match="pair 1 has 5000 source and 3 target tokens, more than source_tokens=4096"):
-        _plan_batches([(2, 2), (5000, 3)], 4096, 4096)
+    with pytest.raises(ValueError, match="pair 2 has 5000 source and 3 target tokens, more than source_tokens=4096"):
+        _plan_batches([(2, 2), (2, 2), (5000, 3)], 4096, 4096)
     with pytest.raises(ValueError, match="target_tokens=7"):
         _plan_batches([(2, 8)], 4096, 7)
     assert lists(_plan_batches([(7, 7), (7, 7)], 7, 7)) in ([[0], [1]], [[1], [0]])
@@ -207,6 +248,9 @@ def test_token_batches_and_going_on():
     rest = list(token_batches(pairs, 256, 256, seed=3, epoch=2, start=7))
     assert len(rest) == len(batches) - 7
     assert all(a.equal(b) and c.equal(d) for (a, c), (b, d) in zip(batches[7:], rest))
+    uneven = list(token_batches(pairs, 256, 12, seed=3, epoch=2))  # either budget is for its own side, and the seed decides
+    wanted = list(Batches(pairs, 256, 12, seed=3)(2))
+    assert all(a.equal(b) for x, y in zip(uneven, wanted, strict=True) for a, b in zip(x, y))
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5, 7, 64])
@@ -231,6 +275,7 @@ def test_batches_that_cannot_be_shared():
     with pytest.raises(ValueError, match="5 batches of one pair each cannot be divided among workers=2: leave 1 pairs out"):
         _plan_batches([(9, 9)] * 5, 10, 10, workers=2)
     assert len(_plan_batches([(9, 9)] * 6, 10, 10, workers=2)) == 6
+    assert _divide([0, 8, 9], 3) == [0, 4, 8, 9] and _divide([0, 2], 2) == [0, 1, 2], "the largest is halved"
 
 
 def test_a_plan_is_kept_from_version_to_version():
@@ -267,6 +312,8 @@ def test_baselines_fail():
     found = word_for_word_baseline(corpus.train, sources)
     assert 5 < sacrebleu.corpus_bleu(found, [references]).score < 40
     assert word_for_word_baseline([("a b", "x y"), ("a c", "x z"), ("b", "y")], ["a b c d"]) == ["x y z d"]
+    letters = " ".join("abcdefghijklmnopqrstuvwxyz")
+    assert word_for_word_baseline([("a", letters)], ["a"]) == ["z"], "of equals always the same, whatever order a set has"
 
 
 def random_pairs(seed):
@@ -290,6 +337,10 @@ def test_no_string_on_two_sides(seed):
     assert [sorted(part) for part in split_pairs(shuffled, 0.2)] == [sorted(part) for part in parts]
 
 
+def test_a_text_is_in_the_part_it_was_in_when_models_were_trained():
+    assert _fraction("a") == int(hashlib.sha256(b"a").hexdigest()[:12], 16) / 2**48
+
+
 def test_components():
     a, b, c, d, e = ("A", "1"), ("B", "1"), ("B", "2"), ("C", "3"), ("3", "4")
     assert _connected_components([a, d, c, b, e]) == [[a, c, b], [d, e]]
@@ -311,7 +362,7 @@ def test_why_there_is_no_such_vocabulary_is_said_in_our_words():
 @pytest.mark.parametrize("kind", ["words", "subwords"])
 def test_identifiers_beyond_the_vocabulary_are_refused(kind, subwords):
     vocabulary = Words(["a"]) if kind == "words" else subwords
-    assert vocabulary.decode([0, 1, 2]) == ""
+    assert vocabulary.decode([0, 1, 2]) == "" and vocabulary.decode([3]).strip(), "an unknown word does not vanish"
     with pytest.raises(ValueError, match=f"ids must be below {len(vocabulary)}, got {len(vocabulary)}"):
         vocabulary.decode([4, len(vocabulary)])
     with pytest.raises(ValueError, match="ids must be 0 or more, got -3"):

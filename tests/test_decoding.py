@@ -293,6 +293,21 @@ def test_stopping_early_misses_nothing_and_saves_steps(penalty):
     assert asked[cannot_improve] < asked[when_full]
 
 
+class Rounded(Watched):
+    "A model whose logits have 8 bits of precision, as numbers of 16 bits or of 32."
+
+    def step(self, ids, state):
+        logits, state = super().step(ids, state)
+        return logits.bfloat16() if self.endless is None else logits.bfloat16().float(), state
+
+
+def test_logits_of_16_bits_are_summed_in_32():
+    model = random_model("transformer", 0, sharpen=1.5)
+    short, long = (hypotheses(Rounded(model, how), random_sources(model, 0), 4, max_len=6) for how in (None, False))
+    for found, expected in zip(short, long, strict=True):
+        assert_same(found, expected)
+
+
 class Table(nn.Module):
     "A model whose next token depends on the last one only: last token -> probabilities of pad, bos, eos and two words."
 
@@ -446,6 +461,8 @@ def test_pieces_are_whole_and_short_enough():
     ids = list(range(100, 130))
     assert list(_split_long(ids, 10, ends={105, 117})) == [ids[:6], ids[6:16], ids[16:18], ids[18:28], ids[28:]]
     assert list(_split_long(ids, 40, ends=set())) == [ids]
+    marks = [".", "!", "?", "。", "！", "？"]
+    assert decoding._sentence_ends(Words(["a", *marks, "b"]), 3) == set(range(5, 11))
 
 
 class Bar:
@@ -482,9 +499,15 @@ def test_strange_lines_give_a_line_each(translator):
 def test_a_bar_is_shown_for_many_lines_and_where_it_is_wanted(translator, monkeypatch):
     asked = []
     monkeypatch.setattr(decoding, "tqdm", lambda **named: asked.append(named["disable"]) or nullcontext(Bar()))
-    for lines, progress in ((["man"] * 101, True), (["man"] * 101, False), (["man"], True)):
+    for lines, progress in ((["man"] * 101, True), (["man"] * 101, False), (["man"] * 100, True)):
         translator.translate(lines, beam=1, progress=progress)
     assert asked == [None, True, True]  # None: where stderr is a terminal
+
+
+def test_the_k_best_of_a_line_in_pieces_are_joined_and_their_scores_added(translator):
+    pools = [[([1], -1.0), ([2], -3.0), ([3], -9.0)], [([4], -2.0), ([5], -4.0), ([6], -9.0)]]
+    assert decoding._join_pools(pools, 2, str) == [(-3.0, "[1] [4]"), (-7.0, "[2] [5]")]
+    assert [len(found) for found in translator.n_best(["the man", "", "man sleeps", "the man sleeps ."], 4)] == [4, 1, 4, 4]
 
 
 def test_one_string_is_refused(translator):
@@ -500,16 +523,28 @@ def test_lines_may_come_from_a_generator_and_must_be_strings(translator):
             translator.translate(["man", wrong])
 
 
+def test_lines_are_filled_up_with_the_models_own_padding():
+    class Numbers:
+        encode = staticmethod(lambda text: [*map(int, text.split()), 1])
+        decode = staticmethod(lambda ids: " ".join(map(str, ids)))
+
+    lines = ["3 4 5 3 4", "4", "5 3"]
+    translator = Translator(random_model("other ids", 0), Numbers())
+    assert translator.translate(lines) == [translator.translate([line])[0] for line in lines]
+
+
 @pytest.mark.parametrize("longest", [0, -1])
 def test_pieces_without_a_word_are_refused(longest, translator):
     with pytest.raises(ValueError, match="longest must be a whole number, 1 or more"):
         Translator(translator.model, translator.vocabulary, longest=longest)
 
 
-@pytest.mark.parametrize("kind", ["transformer", "recurrent"])
+@pytest.mark.parametrize("kind", ["transformer", "widths", "recurrent"])
 def test_a_saved_folder_translates_the_same(kind, tmp_path):
     vocabulary = Words.build([("the man sleeps .", "der Mann schläft .")])
-    model = random_model(kind, 1, len(vocabulary)).float()
+    model = random_model("transformer" if kind == "widths" else kind, 1, len(vocabulary)).float()
+    if kind == "widths":  # which do not follow from the others
+        model = Transformer(replace(model.config, d_k=3, d_v=7))
     save(tmp_path / "model", model, vocabulary, "About.\n")
     lines = ["the man sleeps.", "man the"]
     assert load(tmp_path / "model").translate(lines) == Translator(model, vocabulary).translate(lines)
@@ -555,6 +590,9 @@ def test_a_vocabulary_of_another_size_is_refused(size, tmp_path):
     said = f"the vocabulary has {len(other)} entries and the model {len(vocabulary)} embeddings"
     with pytest.raises(ValueError, match=said):
         save(tmp_path / "model", model, other)
+    apart = Transformer(replace(model.config, source_vocab=len(vocabulary) + 3))
+    with pytest.raises(ValueError, match=f"the model {len(vocabulary)} and {len(vocabulary) + 3} embeddings"):
+        save(tmp_path / "model", apart, vocabulary)
     assert not (tmp_path / "model").exists()
     save(tmp_path, model, vocabulary)
     other.save(tmp_path / other.filename)
@@ -719,6 +757,12 @@ def test_a_row_that_may_look_at_nothing_stays_0_in_a_copy_for_searching(quick, o
 
 
 needs_int8 = pytest.mark.skipif(not decoding._int8_bits(), reason="torch has no products of 8-bit numbers here")
+
+
+@needs_int8
+def test_a_weight_of_as_many_steps_as_8_bits_have_is_exact():
+    weight = torch.tensor([[127.0, 1.0, -64.0], [-127.0, 3.0, 64.0]])
+    torch.testing.assert_close(decoding._Int8Linear(weight)(torch.ones(2, 3)), weight.sum(1).expand(2, 2), rtol=0, atol=0.3)
 
 
 @needs_int8
@@ -899,6 +943,20 @@ def test_a_small_folder_that_asks_for_much_is_refused_by_the_header(tmp_path, mo
     (tmp_path / "config.json").write_text(json.dumps(whole))
     with pytest.raises(ValueError, match=r"takes 0\.0 GB of memory, and this machine has 0\.0"):
         load(tmp_path)
+    wanted = 3 * 4 * sum(p.numel() for p in model.parameters())  # the model, and its copy for searching
+    monkeypatch.setattr(decoding, "_machine_memory", lambda: wanted)
+    load(tmp_path)
+    monkeypatch.setattr(decoding, "_machine_memory", lambda: wanted - 1)
+    with pytest.raises(ValueError, match="of memory, and this machine has"):
+        load(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "sysconf"), reason="this system does not say")
+def test_the_memory_is_the_machines_or_what_it_lets_a_process_have(monkeypatch):
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for said, found in (("max\n", whole), ("12345\n", 12345), (f"{whole + 1}\n", whole)):
+        monkeypatch.setattr(decoding.Path, "read_text", lambda path, said=said: said)
+        assert decoding._machine_memory() == found
 
 
 @pytest.mark.parametrize("change", [[], None, {"kind": "Other"}, {"kind": 3}, {"config": []}, {"config": {"h": 0}}, {"config": {"d_model": "8"}}])
@@ -979,6 +1037,8 @@ def test_an_interrupted_save_keeps_a_vocabulary_to_go_on_with(at, tmp_path, monk
     with pytest.raises(KeyboardInterrupt):
         decoding.save(tmp_path, model, words)
     assert decoding.load_vocabulary(tmp_path).words == words.words
+    whole = at == "words.txt"  # nothing was replaced; later, old weights could be read with a new vocabulary
+    assert (tmp_path / "config.json").exists() == whole
     monkeypatch.undo()
     decoding.save(tmp_path, model, words)
     torch.testing.assert_close(decoding.load(tmp_path).model.state_dict(), model.state_dict())
@@ -998,6 +1058,8 @@ def test_an_attention_that_no_file_keeps_is_not_saved(tmp_path):
                 assert not (tmp_path / "model").exists()
             else:
                 call()
+    half = Transformer(replace(TINY, vocab=9), torch.nn.functional.scaled_dot_product_attention).half()
+    decoding.save(tmp_path / "half", half, Words(["a", "b", "c", "d", "e"]))
 
 
 def test_a_penalty_may_be_a_function_of_numbers_alone():
@@ -1143,9 +1205,40 @@ def test_a_translator_can_be_pickled(int8):
     again = pickle.loads(pickle.dumps(ours))
     lines = ["The dog sees the cat.", "She sleeps."]
     assert again.translate(lines) == ours.translate(lines) and again.int8 == int8
+    assert pickle.loads(pickle.dumps(Translator(ours.model, ours.vocabulary, longest=7))).longest == 7
 
 
-@pytest.mark.parametrize("lack", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_an_empty_translation_leaves_no_space():
+    assert [decoding._join_texts(parts) for parts in (["a", "", "c"], ["", "a"], [])] == ["a c", "a", ""]
+
+
+def test_short_lines_are_no_more_than_their_keys_and_values_let_them_be():
+    one, tall = replace(TINY, vocab=40_000), replace(TINY, vocab=8000, N=6, d_model=512, h=8)
+    assert decoding._most_rows(4, tall, 1) == 2**28 // (4 * 51 * 6 * 8 * 128) < 2**27 // (4 * 8000)
+    assert decoding._most_rows(4, one, 1) == 2**27 // (4 * one.vocab)
+
+
+def test_a_model_with_other_markers_than_the_vocabulary_is_not_saved(tmp_path):
+    with pytest.raises(ValueError, match="the model's configuration .0, 1, 5, 3"):
+        save(tmp_path / "model", Transformer(replace(TINY, vocab=9, eos=5)), Words("abcde"))
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_disk_that_is_full_at_the_last_moment_keeps_the_old_model(tmp_path, monkeypatch):
+    words = Words("abcde")
+    save(tmp_path, Transformer(replace(TINY, vocab=9)), words)
+
+    def full(path):
+        if "safetensors" in str(path):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(decoding, "fsync", full)
+    with pytest.raises(OSError):
+        save(tmp_path, Transformer(replace(TINY, vocab=9)), words)
+    load(tmp_path)
+
+
+@pytest.mark.parametrize("lack", [MemoryError(), ModuleNotFoundError("a package"), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
 def test_a_lack_of_memory_is_no_damage(monkeypatch, lack):
     def full(*_):
         raise lack

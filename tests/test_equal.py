@@ -11,8 +11,8 @@ from annotated.decoding import hypotheses
 from annotated.transformer import TINY, Transformer
 
 sys.path.append(str(ROOT / "benchmarks"))
-from convolutional import ConvolutionalConfig, ConvolutionalSeq2Seq  # noqa: E402
-from equal import multiply_adds  # noqa: E402
+from convolutional import ConvolutionalConfig, ConvolutionalSeq2Seq
+from equal import multiply_adds
 
 
 def network(kernel=3):

@@ -4,6 +4,7 @@ import json
 import math
 import random
 import re
+import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ import torch
 from chapters import ROOT
 from programs import BENCHMARKS, loaded
 
+from annotated import evaluation
 from annotated.data import make_batch
 from annotated.evaluation import (
     _resampled_difference,
@@ -203,7 +205,7 @@ def test_the_difference_is_that_of_the_scores(systems):
 
 def test_a_clear_difference_is_significant(systems):
     _, (low, _), p = paired_bootstrap(*systems, samples=400)
-    assert low > 0 and p < 0.01
+    assert low > 0 and 1 / 401 <= p < 0.01, "the measured set is counted as one more: never 0"
 
 
 def test_equal_systems_are_not_significant(systems):
@@ -248,6 +250,30 @@ def test_sentences_that_do_not_pair_are_refused():
 
 # ---- loss, perplexity, accuracy
 
+
+@pytest.mark.parametrize("measure", [cross_entropy, accuracy])
+def test_what_is_measured_may_be_trained_on(measure):
+    model, kept = Transformer(TINY), []
+
+    def batches():
+        kept.append(make_batch([([5, 2], [7, 2])]))
+        yield from kept
+
+    measure(model, batches())
+    assert not any(ids.is_inference() for ids in kept[0])
+
+
+def test_a_perplexity_may_be_infinite(monkeypatch):
+    monkeypatch.setattr(evaluation, "cross_entropy", lambda *_: 710.0)
+    assert perplexity(None, []) == math.inf
+
+
+def test_what_is_missing_is_named_with_what_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    for score in (bleu, chrf):
+        with pytest.raises(ModuleNotFoundError, match=r"data"):
+            score(["a"], ["a"])
+
 PAIRS = [([5, 6, 7, 2], [8, 9, 2]), ([5, 2], [8, 8, 8, 4, 9, 2]), ([6, 2], [2])]
 
 
@@ -274,6 +300,14 @@ def test_loss_and_accuracy_are_of_the_tokens_one_by_one(model):
                 right.append(logits.argmax().item() == token)
     assert cross_entropy(model, [make_batch(PAIRS)]) == pytest.approx(sum(nats) / len(nats))
     assert accuracy(model, [make_batch(PAIRS)]) == pytest.approx(sum(right) / len(right))
+
+
+def test_loss_and_accuracy_pass_over_the_models_own_padding():
+    torch.manual_seed(0)
+    model = Transformer(replace(TINY, vocab=11, pad=10, bos=1)).double()
+    batches = [[make_batch(pairs, pad=10)] for pairs in (PAIRS, PAIRS[:2], PAIRS[2:])]
+    whole, first, last = ([measure(model, batch) for measure in (cross_entropy, accuracy)] for batch in batches)
+    assert whole == pytest.approx([(9 * a + b) / 10 for a, b in zip(first, last)])
 
 
 class Oracle(torch.nn.Module):

@@ -16,7 +16,7 @@ from tangle import ROOT
 from annotated.variations import TABLE_3, _mean_interval
 
 sys.path.append(str(ROOT / "book" / "_ext"))
-import annotated_explorers  # noqa: E402
+import annotated_explorers
 
 DATA = annotated_explorers.table_3()
 PAPER = dict(zip(TABLE_3, json.loads((ROOT / "book" / "paper.json").read_text(encoding="utf-8"))["table_3"], strict=True))

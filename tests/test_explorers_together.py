@@ -123,7 +123,7 @@ const ways = {
   "input[type=text]": (one) => { one.value = "Tom isn't here."; tell(one, "input"); },
 };
 const told = {};
-for (const host of document.querySelectorAll("[class~=alive]")) {
+await Promise.all([...document.querySelectorAll("[class~=alive]")].map(async (host) => {
   const root = host.querySelector(".explorer"), said = told[host.localName] = {};
   const now = () => root.textContent + [...root.querySelectorAll("input")].map((one) => [one.value, one.checked]);
   await rest(root);
@@ -137,7 +137,7 @@ for (const host of document.querySelectorAll("[class~=alive]")) {
     said[which] = now();
     if (before === now() + root.innerHTML) said[which] = "nothing has changed";
   }
-}
+}));
 return told;
 """
 ALIVE = "return [...document.querySelectorAll('[class~=alive]')].map((one) => one.localName.slice(10));"

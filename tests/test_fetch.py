@@ -1,5 +1,6 @@
 """Fetching, from a server on this machine that cuts, stalls, lies and refuses."""
 
+import errno
 import hashlib
 import os
 import random
@@ -233,6 +234,12 @@ def test_another_size_than_promised(server, tmp_path, content):
     part_of(tmp_path).write_bytes(CONTENT[:50])
     with pytest.raises(ValueError, match=f"the file there has {len(content)} bytes"):
         _fetch_file(server.file(), tmp_path, **FAST)
+    assert server.asked[1:] == ["bytes=50-"], "a part of the file says its size, too"
+
+
+@pytest.mark.parametrize("name, stays", [("EROFS", True), ("EACCES", True), ("EPERM", True), ("ENOSPC", True), ("ECONNRESET", False), ("ETIMEDOUT", False)])
+def test_what_no_further_attempt_can_help_ends_the_first(name, stays):
+    assert corpora._is_permanent(OSError(getattr(errno, name), "said by the system")) == stays
 
 
 def test_a_larger_file_that_does_not_say_so(server, tmp_path):

@@ -14,6 +14,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from browsers import CHROMIUM, NODE, node
@@ -389,7 +390,7 @@ class Reader(HTMLParser):
 
 def test_the_viewers_html_holds_the_data_and_nothing_gets_out_of_it():
     m = nasty()
-    seen = Reader(viewer(m, "cross", 1, 1)._repr_html_())
+    seen = Reader(viewer(m, "cross", np.int64(1), np.int64(1))._repr_html_())  # as argmax gives them
     assert seen.tags.count("script") == 1 and "img" not in seen.tags
     data = json.loads(seen.data)
     assert data["maps"][0]["source"] == m.source and data["start"]["kind"] == "cross"

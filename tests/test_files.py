@@ -57,6 +57,15 @@ def test_a_file_never_takes_the_place_of_a_folder(tmp_path):
     assert not list((tmp_path / "work").iterdir())
 
 
+@pytest.mark.skipif(os.name != "posix", reason="symbolic links as POSIX has them")
+def test_a_link_to_a_folder_is_replaced_and_what_it_leads_to_stays(tmp_path):
+    folder_of(tmp_path / "there", "theirs")
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    folder_of(tmp_path / "link", "ours")
+    assert not (tmp_path / "link").is_symlink() and (tmp_path / "link" / "file").read_text() == "ours"
+    assert (tmp_path / "there" / "file").read_text() == "theirs" and len(list(tmp_path.iterdir())) == 2
+
+
 @pytest.mark.skipif(os.name != "posix", reason="permissions as POSIX has them")
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
 def test_what_a_library_keeps_to_itself_is_readable_as_other_files_are(mask, mode, tmp_path):
@@ -75,6 +84,14 @@ assert os.umask(0) == int(sys.argv[2])
     subprocess.run([sys.executable, "-c", program, str(tmp_path), str(mask)], check=True)
     for path in (tmp_path / "file", tmp_path / "folder" / "inside" / "file"):
         assert path.stat().st_mode & 0o777 == mode
+
+
+def test_a_private_file_stays_private(tmp_path):
+    path = tmp_path / "file"
+    path.touch(0o600)
+    with atomic_write(path) as fresh:
+        fresh.write_text("new")
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def folder_of(path, content):
@@ -486,7 +503,9 @@ def test_lines_are_on_the_disk_before_the_note_that_counts_them(tmp_path, monkey
         monkeypatch.setattr(os, "fsync", noted)
         add(1, "eins\n")
         part, note = (Path(f"{out}.part{end}").stat().st_ino for end in ("", ".json"))
-    assert part in synced and synced.index(part) < synced.index(note)
+        assert part in synced and synced.index(part) < synced.index(note)
+        synced.clear()
+    assert tmp_path.stat().st_ino in synced, "and so is its name at the end"
 
 
 def test_an_output_that_vanishes_hides_no_interrupt(tmp_path):

@@ -405,6 +405,8 @@ def test_few_shapes_hold_every_pair_once_within_the_budget():
     assert sum(map(len, filled)) > 0 and all((a[:, 0] == 2).all() and (a[:, 1:] == 0).all() for a in filled)
     shapes = {(a.shape, b.shape) for a, b in few(1)}
     assert shapes == {((8, 8), (8, 9)), ((4, 16), (4, 17))}
+    for budgets in ((64, 32), (32, 64)):  # either side keeps its own
+        assert {a.shape for a, _ in gpu.StaticBatches(pairs, *budgets)()} == {(4, 8), (2, 16)}
     assert len(list(few(1))) - len(list(few(1, 4))) == 4
     for multiple in (0, -8):
         with pytest.raises(ValueError, match=f"multiple must be 1 or more, got {multiple}"):
@@ -532,6 +534,11 @@ def test_ceilings_leave_the_precision_as_it_was():
     assert set(rates) == {"float32", "bfloat16", "copy"} and min(rates.values()) > 0
     assert torch.get_float32_matmul_precision() == "high"
     torch.set_float32_matmul_precision("highest")
+
+
+def test_ceilings_count_both_operations_of_a_product_and_both_ways_of_a_copy(monkeypatch):
+    monkeypatch.setattr(gpu, "_calls_a_second", lambda *given: 3)
+    assert gpu.ceilings("cpu", n=7) == {"float32": 3 * 2 * 7**3, "bfloat16": 3 * 2 * 7**3, "copy": 3 * 2 * 4 * 7**2}
 
 
 def test_an_output_bias_is_refused_and_not_forgotten():
@@ -709,6 +716,7 @@ def test_a_record_is_gone_on_with_by_the_commands_that_are_told(record, command,
 
 def test_what_makes_another_record_of_searches_is_compared_and_nothing_else(program, tmp_path, monkeypatch, capsys):
     module, call = program("14_decoding")
+    monkeypatch.setattr(module, "sides", lambda model, options: ({"ours, plain": partial(module.of_ours, model, options.length)}, {}))
     small = "--device cpu --backend eager --sizes tiny --rounds 1 --batch 3 --length 4".split()
     call(*small, "--out", tmp_path)
     run = json.loads((tmp_path / "run.json").read_text())
@@ -760,7 +768,7 @@ def test_multi30k_trains_chooses_on_validation_and_scores_once(more, adam_or_muo
     monkeypatch.setattr(module, "bleu", lambda made, wanted, **how: scored.append((len(made), how)) or (9.0 - len(scored), "s"))
     monkeypatch.setattr(module, "ALPHAS", (0.3, 1.0))
     monkeypatch.setattr(module, "KEPT", 2)
-    small = "--device cpu --steps 6 --warmup 2 --save_every 2 --average 2 --every 1 --vocab 330 --tokens 200 --seeds 1 --beam 2".split()
+    small = "--device cpu --N 1 --N_decoder 1 --d_model 16 --d_ff 16 --h 2 --steps 6 --warmup 2 --save_every 2 --average 2 --every 1 --vocab 330 --tokens 200 --seeds 1 --beam 2".split()
     for _ in range(2):  # the second time the seed is there
         call(*small, *more, "--protocols", "tok", "--out", tmp_path / "m", "--work", tmp_path / "work")
     assert scored == [(5, {"tokenize": "none"})] * 4 + [(3, {"tokenize": "none"})]  # two ends, two penalties, one test
@@ -779,7 +787,7 @@ def test_multi30k_tries_several_averages_and_penalties_beyond_the_strongest_unti
     monkeypatch.setattr(module, "ALPHAS", (0.3, 1.0))
     made = iter([1.0, 3.0, 2.0, 4.0, 2.5, 5.0, 6.0, 7.0, 6.5, 8.0])  # two ends of pairs, three of single ones, then penalties
     monkeypatch.setattr(module, "bleu", lambda *given, **how: (next(made), "s"))
-    small = "--device cpu --steps 6 --warmup 2 --save_every 2 --average 2 1 --every 1 --vocab 330 --tokens 200 --seeds 1 --beam 2".split()
+    small = "--device cpu --N 1 --N_decoder 1 --d_model 16 --d_ff 16 --h 2 --steps 6 --warmup 2 --save_every 2 --average 2 1 --every 1 --vocab 330 --tokens 200 --seeds 1 --beam 2".split()
     call(*small, "--protocols", "tok", "--out", tmp_path / "m", "--work", tmp_path / "work")
     scores = scores_in(tmp_path / "m-tok-1")
     assert scores["averages tried, greedy"] == {"2": 3, "1": 4} and (scores["checkpoints averaged"], scores["end"]) == (1, 4)
@@ -791,7 +799,7 @@ def test_multi30k_tries_several_averages_and_penalties_beyond_the_strongest_unti
 def test_multi30k_refuses_to_go_on_with_other_settings(program, tmp_path, monkeypatch, capsys):
     module, call = program("14_multi30k")
     monkeypatch.setattr(module, "load_corpus", lambda name: grammar_corpus(train=40, validation=5, test=3))
-    small = "--device cpu --steps 6 --warmup 2 --save_every 2 --average 2 --every 4 --tokens 200 --seeds 1 --protocols tok".split()
+    small = "--device cpu --N 1 --N_decoder 1 --d_model 16 --d_ff 16 --h 2 --steps 6 --warmup 2 --save_every 2 --average 2 --every 4 --tokens 200 --seeds 1 --protocols tok".split()
     places = "--out", tmp_path / "m", "--work", tmp_path / "work"
 
     def stopped(*_):
@@ -809,7 +817,7 @@ def test_multi30k_refuses_to_go_on_with_other_settings(program, tmp_path, monkey
 def test_multi30k_takes_the_rate_that_leaves_the_least_loss_and_goes_on_with_its_trials(program, tmp_path, monkeypatch, capsys):
     module, call = program("14_multi30k")
     monkeypatch.setattr(module, "load_corpus", lambda name: grammar_corpus(train=40, validation=5, test=3))
-    small = "--device cpu --steps 6 --warmup 2 --save_every 2 --average 2 --every 4 --vocab 330 --tokens 200 --seeds 1 --beam 2".split()
+    small = "--device cpu --N 1 --N_decoder 1 --d_model 16 --d_ff 16 --h 2 --steps 6 --warmup 2 --save_every 2 --average 2 --every 4 --vocab 330 --tokens 200 --seeds 1 --beam 2".split()
     places = "--protocols", "tok", "--out", tmp_path / "m", "--work", tmp_path / "work"
     call(*small, *places, "--trial", 3, "--rates", 0.001, 0.1)
     made = scores_in(tmp_path / "m-tok-rates")["validation loss"]
@@ -836,7 +844,7 @@ def test_a_model_reads_what_teachers_write_and_both_are_made_once(program, tmp_p
 
     for name, new in (("load_corpus", lambda name: corpus), ("trained", trained), ("translate", written), ("ALPHAS", (1.0,))):
         monkeypatch.setattr(module, name, new)
-    small = "--device cpu --steps 6 --warmup 2 --save_every 2 --average 2 --every 4 --vocab 330 --tokens 200 --beam 2".split()
+    small = "--device cpu --N 1 --N_decoder 1 --d_model 16 --d_ff 16 --h 2 --steps 6 --warmup 2 --save_every 2 --average 2 --every 4 --vocab 330 --tokens 200 --beam 2".split()
     more = *small, "--teachers", 1, "--teacher_steps", 4, "--protocols", "tok", "--out", tmp_path / "m", "--work", tmp_path / "work"
     call(*more, "--seeds", 1)
     one, two = corpus.train[0]
@@ -1120,11 +1128,13 @@ def test_what_is_timed_behind_a_gate_is_alone(program, tmp_path):
         pass
 
 
-def test_rungs_that_share_a_gate_end_like_those_that_take_turns(program, tmp_path, capsys):
-    _, climb = program("14_ladder")
-    rungs = "float32, plain", "compiled layers", "packed rows"
-    for out, more in (("beside", ["--gate", tmp_path / "gate"]), ("turns", ["--here"])):
+def test_rungs_that_share_a_gate_end_like_those_that_take_turns(program, tmp_path, monkeypatch, capsys):
+    "One of them is taken for one that needs a compiler, which gets a process of its own, and compiles nothing there."
+    ladder, climb = program("14_ladder")
+    rungs = "float32, plain", "no padding", "packed rows"
+    for out, more in (("turns", ["--here"]), ("beside", ["--gate", tmp_path / "gate"])):
         climb(*TINY_RUN, *more, "--rungs", *rungs[1:], "--more", "tiny", rungs[0], "--out", tmp_path / out)
+        monkeypatch.setitem(ladder.on_gpu.ASIDE, rungs[1], {"unpadded": True, "compile": True})  # from now on
     beside, turns = (scores_in(tmp_path / out)["tiny"] for out in ("beside", "turns"))
     assert [row["rung"] for row in beside] == list(rungs) and all(row["tokens a second"] > 0 for row in beside)
     for name in ("gradients differ by", "padding"):

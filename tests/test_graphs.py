@@ -71,7 +71,7 @@ def test_recorded_steps_leave_the_model_as_it_is():
     model = model_of().eval()
     greedy(graphs.CudaGraphDecoder(model), sources(3, 5), max_len=3)
     assert not model.training
-    assert graphs.CudaGraphDecoder(model_of()).training
+    assert [graphs.CudaGraphDecoder(model.train(mode)).training for mode in (True, False)] == [True, False]
 
 
 def test_rooms_are_powers_of_two():
@@ -162,6 +162,21 @@ def test_a_compiled_step_serves_all_layers():
     steps = graphs.CudaGraphDecoder(graphs.compile_steps(deepcopy(model), backend=count))
     assert beam_search(steps, source, 2) == beam_search(model, source, 2)
     assert len(programs) <= len(steps.known) < 3 * model.config.N
+    torch._dynamo.reset()
+
+
+def test_a_copy_of_a_compiled_model_steps_with_its_own_weights():
+    model, source = searched(), sources(3, 7, 2)
+    other = deepcopy(graphs.compile_steps(deepcopy(model), backend="eager"))
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.mul_(1.5)
+    plain = deepcopy(model)
+    plain.load_state_dict(other.state_dict())
+    ids = source[:, 0]
+    expected, _ = plain.step(ids, plain.start(source))
+    torch.testing.assert_close(other.step(ids, other.start(source))[0], expected)
+    assert not torch.allclose(model.step(ids, model.start(source))[0], expected, atol=1e-2)
     torch._dynamo.reset()
 
 

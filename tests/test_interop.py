@@ -23,7 +23,7 @@ from annotated import cli, decoding, interop
 from annotated.after import GatedFeedForward, MaskedModel
 from annotated.attention import scaled_dot_product_attention
 from annotated.data import Subwords, Words, _train_subwords
-from annotated.decoding import greedy, packed
+from annotated.decoding import _sentence_ends, greedy, packed
 from annotated.grammar import grammar_corpus
 from annotated.interop import (
     MarianVocabulary,
@@ -59,7 +59,7 @@ MODELS = {
     "two vocabularies": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 71, "d_model": 26,
                          "attention_heads": 13, "activation_function": "gelu"},
     "two, no scale": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 71, "scale_embedding": False},
-    "start is eos": {"decoder_start_token_id": 0, "layers": 3},
+    "start is eos": {"decoder_start_token_id": 0, "layers": 3, "activation_function": "silu"},
 }
 
 
@@ -199,7 +199,7 @@ El niño comió piñas mañana por la mañana, ¿verdad?
 他每天早上喝一杯茶，然后去上班。
 今天天气很好，我们去公园散步吧！""".split("\n")
 TEXTS = [*LINES, "The man sleeps.", "  two   spaces ", "", " ", "unseen 龍 ☃ signs", ">>fra<< The man sleeps.",
-         ">>xx<< a code that is unknown", "a >>fra<< inside", "Tab\there", "ﬁne ½ ①", "Ünïcödé e\u0301"]
+         ">>fra<< A code, and >>another<< later.", ">>xx<< a code that is unknown", "a >>fra<< inside", "Tab\there", "ﬁne ½ ①", "Ünïcödé e\u0301"]
 
 
 def pieces_of(lines, vocab, kind):
@@ -230,6 +230,15 @@ def vocabulary_folder(folder, kind, separate):
         (folder / name).write_text(json.dumps({piece: i for i, piece in enumerate(names)}))
     about = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
     (folder / "tokenizer_config.json").write_text(json.dumps(about))
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_the_ends_of_sentences_are_looked_up_among_the_sources_pieces(tmp_path, separate):
+    vocabulary_folder(tmp_path, "bpe", separate)
+    vocabulary = MarianVocabulary(tmp_path)
+    ends = _sentence_ends(vocabulary, vocabulary.encode("")[-1])
+    pieces = {piece.lstrip("▁") for piece, i in vocabulary.source_ids.items() if i in ends}
+    assert {".", "!", "?"} <= pieces <= set(".!?。！？")
 
 
 @pytest.mark.parametrize("kind,separate", [("unigram", False), ("bpe", True), ("bytes", False)])
@@ -320,6 +329,11 @@ def with_tensor(name, tensor):
 BAD = {
     "another architecture": ({"model_type": "bart"}, "model_type 'marian', got 'bart'"),
     "pre-norm": ({"normalize_before": True}, "normalize_before False"),
+    "a norm of the embedding": ({"normalize_embedding": True}, "normalize_embedding False"),
+    "a last norm": ({"add_final_layer_norm": True}, "add_final_layer_norm False"),
+    "learned positions": ({"static_position_embeddings": False}, "static_position_embeddings True"),
+    "a matrix for the logits": ({"tie_word_embeddings": False}, "tie_word_embeddings True"),
+    "a decoder alone": ({"is_encoder_decoder": False}, "is_encoder_decoder True"),
     "unequal heads": ({"decoder_attention_heads": 1}, "equal attention_heads, got "),
     "unequal stacks": ({"decoder_layers": 1}, "has no counterpart"),
     "unknown activation": ({"activation_function": "tanh"}, "activation must be one of"),
@@ -372,13 +386,20 @@ def test_rules_that_are_not_here_are_named(tmp_path):
                   {"repetition_penalty": 1.2}, {"min_length": 5}, {"suppress_tokens": [7]}, {"forced_bos_token_id": 7},
                   {"encoder_no_repeat_ngram_size": 3}, {"begin_suppress_tokens": [3]}, {"sequence_bias": [[[3], 1.0]]},
                   {"exponential_decay_length_penalty": [5, 1.1]}, {"num_beam_groups": 2}, {"eos_token_id": [0, 3]},
-                  {"forced_eos_token_id": 3, "eos_token_id": 0}):
+                  {"do_sample": True}, {"min_new_tokens": 2}, {"max_new_tokens": 9}, {"diversity_penalty": 0.5},
+                  {"encoder_repetition_penalty": 1.2}, {"forced_eos_token_id": 3, "eos_token_id": 0}):
         (tmp_path / "generation_config.json").write_text(json.dumps(rules))
         with pytest.raises(ValueError, match=f"{list(rules)[0]}.* which this search lacks"):
             _read_generation(tmp_path)
     silent = {"early_stopping": False, "no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "min_length": 0}
     (tmp_path / "generation_config.json").write_text(json.dumps(silent))
     assert _read_generation(tmp_path) == interop._Generation()
+    (tmp_path / "config.json").write_text(json.dumps({"num_beams": 6, "max_length": 23}))  # as older folders have it
+    (tmp_path / "generation_config.json").write_text(json.dumps({"num_beams": 3}))
+    how = _read_generation(tmp_path)
+    assert (how.beam, how.max_len) == (3, 22), "the newer file counts, and the older one where that is silent"
+    (tmp_path / "generation_config.json").write_text(json.dumps({"renormalize_logits": True}))
+    assert _read_generation(tmp_path).renormalise and not how.renormalise
 
 
 @pytest.mark.parametrize("given,power", [(0.0, 0.0), (-0.5, -0.5), (None, 1.0)])
@@ -430,6 +451,8 @@ def test_a_model_of_ours_is_the_same_as_a_marian_folder(trained, tmp_path):
     before = {name: p.clone() for name, p in model.state_dict().items()}
     to_marian(model, vocabulary, tmp_path)
     assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items())
+    assert _read_generation(tmp_path) == _Generation(beam=4, max_len=511, forbidden=(430,), forced_eos=True)
+    assert json.loads((tmp_path / "config.json").read_text())["max_position_embeddings"] >= 512
     theirs, tokenizer = MarianMTModel.from_pretrained(tmp_path), MarianTokenizer.from_pretrained(tmp_path)
     order = interop._marian_vocabulary(vocabulary, model.config)[1]
     source, target = sources(pad=0), torch.randint(4, 431, (7, 9))
@@ -565,6 +588,7 @@ def test_torch_gives_the_same_and_gives_it_back(norm, final, activation, decoder
     assert again.config == config and not again.training
     again.target_embedding.load_state_dict(ours.target_embedding.state_dict())
     assert torch.equal(again(source, target), ours(source, target))
+    assert to_torch(ours.train()).training and from_torch(theirs.train(), vocab=17).training
 
 
 @pytest.mark.parametrize("write", ["marian", "torch", "onnx"])
@@ -587,6 +611,11 @@ def test_a_compiled_model_goes_out_as_it_is():
     model = Transformer(replace(TINY, N=1, vocab=6))
     sent = to_torch(torch.compile(model))
     assert torch.equal(sent.encoder.layers[0].linear1.weight, model.encoder.layers[0].feed_forward.W_1.weight)
+
+
+def test_a_compiled_model_becomes_graphs(tmp_path):
+    to_onnx(torch.compile(Transformer(replace(TINY, N=1, vocab=6))), tmp_path)
+    assert {path.suffix for path in tmp_path.iterdir()} >= {".onnx"}
 
 
 def test_what_torch_cannot_say_is_refused():
@@ -658,7 +687,10 @@ def test_onnx_computes_the_same_for_every_shape(tmp_path, change):
     torch.manual_seed(0)
     model = Transformer(replace(TINY, vocab=17, d_model=14, h=7, d_ff=11, **change)).eval()
     c = model.config
+    model.train().double()  # the graphs are of float32, for searching
     to_onnx(model, tmp_path)
+    assert model.training and {p.dtype for p in model.parameters()} == {torch.float64}
+    model.eval().float()
     encoder, step = (onnxruntime.InferenceSession(tmp_path / f"{name}.onnx") for name in ("encoder", "step"))
     past, memory, _ = interop._graph_names(c.decoder_layers)
     for B, S in ((5, 7), (1, 1), (3, 11)):
@@ -699,6 +731,7 @@ def test_shape_comments_hold(tmp_path):
 
 
 DAMAGED = {
+    "pad": ({"pad_token_id": 3}, "for </s> and <pad>"),
     "eos": ({"eos_token_id": 3}, "for </s> and <pad>"),
     "beams": ({"num_beams": 10**9}, "num_beams must lie in 1..1000"),
     "a text": ({"num_beams": "4"}, "num_beams must lie in"),

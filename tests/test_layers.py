@@ -8,7 +8,7 @@ from torch import nn
 
 from annotated import layers
 from annotated.after import RMSNorm
-from annotated.layers import AddNorm, FeedForward, LayerNorm, PreNorm
+from annotated.layers import AddNorm, FeedForward, FusedLayerNorm, LayerNorm, PreNorm
 from annotated.multihead import MultiHeadAttention
 
 B, T, h, d_model, d_ff = 2, 5, 3, 21, 13
@@ -110,7 +110,9 @@ def test_order_of_adding_and_normalising(wrap):
 
 @pytest.mark.parametrize("wrap", [AddNorm, PreNorm])
 def test_eps_reaches_the_norm(wrap):
-    assert wrap(7, eps=0.25).norm.eps == 0.25
+    norm, x = wrap(7, eps=0.25).norm, numbers(B, T, 7)
+    assert norm.eps == 0.25
+    torch.testing.assert_close(FusedLayerNorm.of(norm.double())(x), norm(x))
 
 
 def test_dropout_is_on_the_sublayers_output_only():

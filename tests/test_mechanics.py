@@ -18,12 +18,12 @@ from docutils import nodes
 from web.fetch import fetch
 
 sys.path.append(str(ROOT / "book" / "_ext"))
-import annotated_api as api  # noqa: E402
-import annotated_book as book  # noqa: E402
-import annotated_bundle as bundle  # noqa: E402
-import annotated_figures as figures  # noqa: E402
-import annotated_page as page  # noqa: E402
-import annotated_search as search  # noqa: E402
+import annotated_api as api
+import annotated_book as book
+import annotated_bundle as bundle
+import annotated_figures as figures
+import annotated_page as page
+import annotated_search as search
 
 INLINE = '<span class="qkv math notranslate nohighlight">\\(d_k &lt; 2\\)</span>, and'
 SHOWN = """<div class="math notranslate nohighlight" id="equation-eq-x">

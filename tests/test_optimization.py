@@ -260,3 +260,8 @@ def test_the_check_says_what_would_do():
     assert _check_spread(5, 0.1, 3) is None
     with pytest.raises(ValueError, match="vocab must be 3 or more to spread eps over, got 2"):
         _check_spread(2, 0.1, 3)
+
+
+def test_everything_may_be_spread():
+    logits, target = torch.randn(5, 7, 11), torch.randint(1, 11, (5, 7))
+    torch.testing.assert_close(label_smoothed_loss(logits, target, eps=1.0), -logits.log_softmax(-1).mean())

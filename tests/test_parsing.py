@@ -97,6 +97,7 @@ def test_several_trees_and_unlabelled_brackets():
 
 @pytest.mark.parametrize(("text", "message"), [
     ("\n(S (NN a)", "line 2: a bracket is opened and never closed"),
+    ("\n(S\n(NP (NN a)", "line 2: a bracket is opened and never closed"),  # the outer one
     ("\n(S (NN a)))", "line 2: '\\)' stands outside"),
     ("word", "stands outside"),
     ("(S ())", "holds nothing"),
@@ -183,6 +184,10 @@ def test_repair_by_hand():
     assert repair(["(S*", "(NP)"], 1) == ["(S", "*", ")"]
 
 
+def test_repair_opens_no_more_brackets_than_a_tree_that_is_read_has():
+    assert _attempt(repair(["(S(NP(NP(NP(NP(NP*"] * 60, 60), ["w"] * 60) is not None
+
+
 # ---- the score
 
 
@@ -232,6 +237,7 @@ def test_spans_against_another_count():
     ("(S (NP (NN a)) (VP (V b)))", "(S (NP=2 (NN a)) (VP (V b)))", (3, 3, 3)),
     ("(S (NP (-NONE- *)) (VP (V b)))", "(S (VP (V b)))", (2, 2, 2)),
     ("(S (VP (V b)))", "(S (NP (-NONE- *)) (VP (V b)))", (2, 2, 2)),
+    ("(S (NP (-NONE- *)) (NP (NN a) (, ,)) (VP (V b)))", "(S (NP (NN a)) (, ,) (VP (V b)))", (3, 3, 3)),
     ("(S (NP (-NONE- *)))", "(S (VP (V b)))", (0, 0, 0)),
     ("(S (VP (V b)))", "(S (NP (-NONE- *)))", (0, 0, 2)),
 ])
@@ -281,9 +287,9 @@ def test_cleaning():
 
 
 def test_files_and_folders(tmp_path):
-    one, two, three = "( (S (NN a)) )\n", "(S (NN b))\n(S\n (NN c))\n", "(S (NN µ))"
+    one, two, three = "\ufeff( (S (NN a)) )\n", "(S (NN b))\n(S\n (NN c))\n", "(S (NN µ))"
     (tmp_path / "sub").mkdir()
-    (tmp_path / "a.mrg").write_text(one)
+    (tmp_path / "a.mrg").write_text(one, encoding="utf-8")
     (tmp_path / "b.mrg.gz").write_bytes(gzip.compress(two.encode()))
     (tmp_path / "sub" / "c.MRG.xz").write_bytes(lzma.compress(three.encode()))
     (tmp_path / "README").write_text("(no tree")
@@ -348,8 +354,10 @@ def test_right_branching():
     assert right_branching(["a"]) == "(S (XX a))"
     assert right_branching(["a", "b"], "X", "Y") == "(X (XX a) (XX b))"
     assert right_branching(list("abcd"), "S", "VP") == "(S (XX a) (VP (XX b) (VP (XX c) (XX d))))"
-    with pytest.raises(ValueError, match="words must be 1 or more"):
-        right_branching([])
+    assert right_branching(["w"] * 299).count("(NP ") == 297
+    for n in (0, 300):
+        with pytest.raises(ValueError, match=f"words must be 1 to 299, got {n}"):
+            right_branching(["w"] * n)
     assert _common_labels(["(S (NP (NN a)) (NP (NN b)))", "(S (VP (NN a)))", "(NN c)"]) == ("S", "NP")
 
 
@@ -363,6 +371,9 @@ def test_rare_words_become_shapes():
     source, target = _encode_tree(trees[0], words, tokens)
     assert len(source) == len(target) == 6 and source[-1] == target[-1] == 2
     assert [tokens.words[i] for i in target[:-1]] == _by_word(linearize(trees[0]))
+    words, tokens = _vocabularies(["(S (NP (VB walking) (VB walking) (VB talking)) (NN b))"], least=3)
+    assert shape == words.ids[_signature("walking")] and len(words) == 5, "a shape counts each of its words"
+    assert {"*", "*)", "*))"} <= set(tokens.words), "a tree of that depth can be closed anywhere"
 
 
 # ---- output that can only be a tree
@@ -469,6 +480,8 @@ def test_words_that_are_brackets_and_tags_that_are_too_few_are_named():
         delinearize(["(S*", "*)"], ["(", "a"])
     with pytest.raises(ValueError, match="got 'New York'"):
         delinearize(["(S*", "*)"], ["New York", "b"])
+    with pytest.raises(ValueError, match="tags hold neither spaces nor brackets .* got 'N N'"):
+        delinearize(["(S*", "*)"], ["a", "b"], ["N N", "N"])
     with pytest.raises(ValueError, match="1 tags for 2 words"):
         delinearize(["(S*", "*)"], ["a", "b"], ["NN"])
 
@@ -493,3 +506,4 @@ def test_the_constraint_moves_with_its_model():
     tokens = Words(["(S*", "*", "*)"])
     moved = WellFormed(Transformer(replace(TINY, vocab=len(tokens))), tokens).to("meta")
     assert moved.rise.is_meta and moved.word.is_meta and not {"rise", "word"} & moved.state_dict().keys()
+    assert [WellFormed(moved.model.train(mode), tokens).training for mode in (True, False)] == [True, False]

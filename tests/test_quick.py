@@ -16,7 +16,7 @@ from annotated.data import make_batch
 from annotated.grammar import grammar_corpus
 from annotated.optimization import learning_rate, optimizer
 from annotated.quick import QUICK, QUICK_RECIPE, Muon, _line, _orthogonal, _product_type, by_muon
-from annotated.training import Recipe, Run, list_checkpoints, train
+from annotated.training import Recipe, Run, list_checkpoints, load_checkpoint, train
 from annotated.transformer import TINY, Transformer
 
 SMALL = replace(TINY, vocab=31, d_model=38, d_ff=53, h=2, norm="pre")
@@ -194,6 +194,23 @@ def test_a_recipe_for_muon_is_not_trained_by_adam():
         trained(None, 2, Run)
     with pytest.raises(ValueError, match='"adam" or "muon", got \'sgd\''):
         Recipe(optimizer="sgd")
+
+
+def test_a_recipe_for_adam_is_not_trained_by_muon():
+    with pytest.raises(ValueError, match='needs optimizer="muon", got \'adam\''):
+        trained(None, 2, by_muon(Run), optimizer="adam")
+
+
+@pytest.mark.parametrize("first", ["adam", "muon"])
+def test_the_averages_of_one_optimizer_are_not_read_by_the_other(first, tmp_path):
+    starts = {"adam": Run, "muon": by_muon(Run)}
+    trained(tmp_path, 2, starts.pop(first), optimizer=first)
+    (other, start), = starts.items()
+    torch.manual_seed(0)
+    model = Transformer(SMALL)
+    run = start(model, optimizer(model), tmp_path)
+    with pytest.raises(ValueError, match="is of another weight: was it another optimizer"):
+        load_checkpoint(list_checkpoints(tmp_path)[-1], model, run.adam)
 
 
 def test_adams_constants_are_handed_on():

@@ -41,6 +41,14 @@ def test_the_command_of_a_record_can_be_pasted(monkeypatch):
         assert shlex.split(provenance()["command"]) == ["python", *pasted, "--seed", "1"]
 
 
+@pytest.mark.parametrize("size, start", [(2, "torchrun --nproc-per-node 2"), (8, "torchrun --nnodes 4 --nproc-per-node 2")])
+def test_the_command_of_several_processes_says_how_many(size, start, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/some/where/annotated/__main__.py", "train"])
+    monkeypatch.setenv("WORLD_SIZE", str(size))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert provenance()["command"] == f"{start} -m annotated train"
+
+
 def test_a_copy_without_a_repository_says_its_commit_by_a_variable(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
@@ -143,6 +151,8 @@ def test_a_record_says_where_it_was_made_and_of_what(tmp_path):
     assert about_model(tmp_path)["sha256"] is None
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     assert about_model(tmp_path) == {"folder": str(tmp_path), "sha256": sha256_of(b"weights")}
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    assert about_model(tmp_path) == {"folder": str(tmp_path), "sha256": sha256_of(b"weights")}
 
 
 # ---- the same run
@@ -179,6 +189,15 @@ def test_a_field_may_differ_that_the_caller_frees(tmp_path):
     assert run["recipe"]["steps"] == 10 and run["continued"][0]["steps"] == 20
     with pytest.raises(ValueError, match="warmup"):
         _check_same(tmp_path, free=("steps",), recipe=Recipe(steps=20, warmup=1))
+
+
+def test_a_sitting_on_another_machine_says_so(tmp_path):
+    Record.begin(tmp_path, seed=0)
+    run = read_run(tmp_path)
+    (tmp_path / "run.json").write_text(json.dumps(run | {"machine": run["machine"] | {"cores": 97}}))
+    Record.begin(tmp_path, seed=0)
+    (again,) = read_run(tmp_path)["continued"]
+    assert again["machine"] == run["machine"] and "versions" not in again, "what is as it was is not said again"
 
 
 def test_a_field_that_came_since_had_its_default(tmp_path):

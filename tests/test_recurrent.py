@@ -185,6 +185,10 @@ def test_dropout_is_there_in_training_only(source, target):
     model = RecurrentSeq2Seq(dataclasses.replace(CONFIG, P_drop=0.5))
     model.train()
     assert not torch.allclose(model(source, target), model(source, target))
+    dropped = []
+    model.dropout.register_forward_hook(lambda part, given, made: dropped.append(made.shape[:2]))
+    model(source, target)
+    assert dropped == [source.shape, target.shape, target.shape], "the words of both sides, and what the logits are made of"
     model.eval()
     torch.testing.assert_close(model(source, target), model(source, target))
 
@@ -205,6 +209,12 @@ def test_config_refuses(field, value):
     with pytest.raises(ValueError, match=str(value)) as error:
         RecurrentConfig(**{"vocab": 37, field: value})
     assert ("vocab" if field == "unk" else field) in str(error.value)
+
+
+@pytest.mark.parametrize("wrong", [{"vocab": 37.5}, {"d_model": 4.0}, {"pad": 0.0}])
+def test_config_wants_whole_numbers(wrong):
+    with pytest.raises(ValueError, match="must be whole numbers"):
+        RecurrentConfig(**{"vocab": 37, **wrong})
 
 
 def test_config_is_frozen():

@@ -1,6 +1,7 @@
 """Training: each fault that widely read implementations have, made impossible; and nothing lost on a crash."""
 
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -180,6 +181,9 @@ def test_a_stop_leaves_no_trace_among_the_checkpoints(tmp_path):
     (tmp_path / "checkpoints" / "0000100").mkdir()
     _prune(tmp_path, keep=3, every=20)
     assert [int(path.name) for path in list_checkpoints(tmp_path)] == [60, 80, 100]
+    (tmp_path / "checkpoints" / "0000100" / "progress.json").write_text('{"every": 0}')  # damaged
+    _prune(tmp_path, keep=3, every=20)
+    assert [int(path.name) for path in list_checkpoints(tmp_path)] == [60, 80, 100]
     _prune(tmp_path / "nothing", keep=3, every=20)
 
 
@@ -236,10 +240,16 @@ def test_an_update_without_a_label_is_refused(batches):
         training.update(model, optimizer(model), batches)
 
 
-@pytest.mark.parametrize("wrong", [{"steps": 0}, {"accumulate": 0}, {"save_every": 0}, {"warmup": 2.5}, {"seed": -1}, {"seed": 2**43}, {"rate": 0.0}, {"rate": float("inf")}, {"rate": float("nan")}, {"eps": -1e-9}, {"eps": float("inf")}, {"steps": True}, {"rate": "x"}, {"beta2": None}, {"beta1": float("nan")}, {"beta2": 1.0}])
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"accumulate": 0}, {"save_every": 0}, {"evaluate_every": 0}, {"keep": 0}, {"source_tokens": 0}, {"target_tokens": 0}, {"warmup": 2.5}, {"seed": -1}, {"seed": 2**43}, {"rate": 0.0}, {"rate": float("inf")}, {"rate": float("nan")}, {"eps": -1e-9}, {"eps": float("inf")}, {"steps": True}, {"rate": "x"}, {"beta2": None}, {"beta1": float("nan")}, {"beta2": 1.0}])
 def test_recipes_that_make_no_training_are_refused(wrong):
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} must"):
         Recipe(**wrong)
+
+
+def test_no_two_seeds_drop_the_same_in_any_of_their_updates():
+    model = tiny_model()
+    seeds = {Run(model, optimizer(model), step=step).seed(Recipe(seed=seed)) for seed in range(5) for step in range(7)}
+    assert len(seeds) == 35
 
 
 def test_the_greatest_seed_trains():
@@ -481,7 +491,7 @@ def test_a_signal_during_a_save_leaves_it_whole(whole, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["model.safetensors", "adam.safetensors", "progress.json"])
 @pytest.mark.parametrize("damage", ["cut", "gone"])
 def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(name, damage, whole, tmp_path):
-    with pytest.raises(RuntimeError, match="enough"):
+    with pytest.raises(KeyboardInterrupt, match="enough"):
         go(tmp_path, lambda model: stop_at(model, tmp_path, 12))
     path = list_checkpoints(tmp_path)[-1] / name
     path.write_bytes(path.read_bytes()[:-9]) if damage == "cut" else path.unlink()
@@ -493,8 +503,60 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(name, damage, w
 
 def stop_at(model, folder, step):
     if json.loads((folder / "log.jsonl").read_text().splitlines()[-1])["step"] == step:
-        raise RuntimeError("enough")
+        raise KeyboardInterrupt("enough")
     return {"held_out": 1.5}
+
+
+@pytest.mark.parametrize("wrong", [lambda model: 1 / 0, lambda model: {"step": 1}, lambda model: {"v": torch.ones(3)}])
+def test_an_error_of_the_evaluation_costs_no_update(wrong, whole, tmp_path):
+    failed = []
+
+    def evaluate(model):
+        if len(failed) < 2:
+            failed.append(True)
+            return wrong(model)
+        return {"held_out": 1.5}
+
+    for _ in range(2):  # here, and where the next command goes on
+        with pytest.raises((ZeroDivisionError, ValueError, TypeError)):
+            go(tmp_path, evaluate)
+    assert list_checkpoints(tmp_path)
+    go(tmp_path, evaluate)
+    found, expected = ([{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in text.splitlines()]
+                       for text in ((tmp_path / "log.jsonl").read_text(), whole["log.jsonl"].decode()))
+    assert found == expected
+    name = "checkpoints/0000012/model.safetensors"
+    assert contents(tmp_path)[name] == whole[name]
+
+
+def test_a_process_forked_in_training_can_be_ended(capfd):
+    def evaluate(model):
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(30,))
+        child.start()
+        time.sleep(0.2)
+        child.terminate()
+        child.join()
+        return {"code": child.exitcode}
+
+    log = train(tiny_model(), Recipe(steps=1, warmup=3), some_batches, evaluate=evaluate)
+    assert log[-1]["code"] == -signal.SIGTERM and "stopping" not in capfd.readouterr().err
+
+
+def test_a_refused_checkpoint_changes_nothing(whole, tmp_path):
+    go(tmp_path)
+    other = Transformer(replace(SMALL, d_ff=16))
+    before = [p.clone() for p in other.parameters()]
+    adam = optimizer(other)
+    for refused in (lambda: average(other, tmp_path, 1), lambda: load_checkpoint(list_checkpoints(tmp_path)[-1], other, adam)):
+        with pytest.raises(ValueError, match="does not fit this model or is damaged.* has the shape .* and the model"):
+            refused()
+    assert all(torch.equal(a, b) for a, b in zip(before, other.parameters(), strict=True)) and not adam.state
+
+
+def test_a_trained_model_is_ready_for_use():
+    model = tiny_model()
+    train(model, Recipe(steps=1, warmup=3), some_batches)
+    assert not model.training
 
 
 def test_a_training_that_goes_on_counts_its_seconds_on(tmp_path):
@@ -536,9 +598,9 @@ def test_what_was_stopped_without_a_folder_does_not_go_on():
         train(tiny_model(), Recipe(steps=3, warmup=3), stopped)
 
 
-@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError("no memory")])
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError("no memory"), torch.OutOfMemoryError("no memory")])
 def test_a_disk_that_cannot_be_read_now_costs_no_checkpoint(error, whole, tmp_path, monkeypatch):
-    with pytest.raises(RuntimeError, match="enough"):
+    with pytest.raises(KeyboardInterrupt, match="enough"):
         go(tmp_path, lambda model: stop_at(model, tmp_path, 12))
     before = contents(tmp_path)
 
@@ -602,9 +664,10 @@ def test_a_log_drops_what_a_crash_cut_short(tmp_path):
     assert [line["step"] for line in _Log(tmp_path, 9).lines] == [1, 2, 3]
     assert (tmp_path / "log.jsonl").read_text().count("\n") == 3
     assert [line["step"] for line in _Log(tmp_path, 2).lines] == [1, 2]
-    for strange in ('{"loss": 1.0}', "7", "null", '{"step": null}'):
+    for strange in ('{"loss": 1.0}', "7", "null", '{"step": null}', '{"step": 2, "seconds": -1}', '{"step": 2, "seconds": Infinity}'):
         (tmp_path / "log.jsonl").write_text(f'{{"step": 1}}\n{strange}\n{{"step": 2}}\n')
-        assert _Log(tmp_path, 9).lines == [{"step": 1}]
+        assert _Log(tmp_path, 9).lines == [{"step": 1}, {"step": 2}]
+        assert strange in (tmp_path / "log.jsonl.damaged").read_text()
 
 
 # ---- losses that are read late
@@ -714,6 +777,19 @@ def test_a_byte_that_a_disk_has_lost_is_not_gone_on_with(tmp_path):
             (checkpoint / name).write_bytes(content)
         with pytest.raises(ValueError, match=f"damaged: {name} is not what was written"):
             go(folder)
+    for change, said in (({"position": 0}, "progress is not what was written"), ({"step": 11}, "it is of step 11")):
+        folder = shutil.copytree(whole, tmp_path / said.replace(" ", "-"))
+        for checkpoint in list_checkpoints(folder)[-2:]:
+            note = checkpoint / "progress.json"
+            note.write_text(json.dumps(json.loads(note.read_text()) | change))
+        with pytest.raises(ValueError, match=f"damaged: .*{said}"):
+            go(folder)
+    newest = list_checkpoints(whole)[-1]
+    content = bytearray((newest / "model.safetensors").read_bytes())
+    content[-3] ^= 1
+    (newest / "model.safetensors").write_bytes(content)
+    with pytest.raises(ValueError, match="damaged: model.safetensors is not what was written"):
+        average(tiny_model(), whole)
     folder = shutil.copytree(whole, tmp_path / "older")
     oldest = list_checkpoints(folder)[0]
     (oldest / "model.safetensors").write_bytes(b"")

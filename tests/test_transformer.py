@@ -396,9 +396,21 @@ def test_first_weights():
 # ---- bad input
 
 
+def test_a_model_compiles_as_one_graph():
+    torch._dynamo.reset()
+    model = Transformer(replace(TINY, vocab=11)).eval()
+    compiled = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
+    for S, T in ((3, 2), (5, 7)):
+        source, target = torch.randint(4, 11, (2, S)), torch.randint(4, 11, (2, T))
+        torch.testing.assert_close(compiled(source, target), model(source, target))
+    torch._dynamo.reset()
+
+
 def test_a_source_must_be_able_to_end():
     with pytest.raises(ValueError, match=r"^eos must lie in 0\.\.1 \(source_vocab\), got 2"):
         replace(SMALL, source_vocab=2)
+    with pytest.raises(ValueError, match=r"^unk must lie in 0\.\.2 \(source_vocab\), got 3"):
+        replace(SMALL, source_vocab=3)
 
 
 @pytest.mark.parametrize(

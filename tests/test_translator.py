@@ -15,7 +15,7 @@ from test_in_page import exported, reference, wanted_of
 from annotated.figures import attention_maps
 
 sys.path.append(str(ROOT / "book" / "_ext"))
-import annotated_front as front  # noqa: E402
+import annotated_front as front
 
 SENTENCES = ["My brother works in a hospital.", "This mountain is covered in snow all year round.", "Tom isn't here."]
 

@@ -173,8 +173,9 @@ CHANGES = {
     "another file of such a record": ("results/seeds-2/run.json", "[2]", False),
     "a folder by an f-string": ("results/notes-1/deep/new.json", "[2]", True),
     "a record of which an f-string has no part": ("results/third/run.json", "[2]", False),
+    "a hidden file of a record": ("results/notes-1/deep/.new.json", "[2]", False),
     "a page about a folder": ("results/other/README.md", "Three records.", False),
-    "a docstring": ("annotated/b.py", '"""Doc."""\nfrom annotated.a import x\n\ny = x  # why\n', False),
+    "docstrings": ("annotated/b.py", '"""Doc."""\nfrom annotated.a import x\n\ny = x  # why\n\n\ndef f():\n    """Two."""\n', False),
     "another module": ("annotated/c.py", "z = 2\n", False),
     "another record": ("results/third/scores.json", "[2]", False),
     "a sentence of a text that is listed": ("book/F-listed.md", LISTED.replace("A sentence.", "Another sentence."), False),
@@ -193,7 +194,7 @@ def test_runs_again_when_what_it_reads_changed(book, monkeypatch, case):
     (book.root / "results/run/scores.json").write_text("[1]")
     (book.root / "annotated/a.py").write_text("x = 1\ns = 'a.js'\n")
     (book.root / "annotated/a.js").write_text("")
-    (book.root / "annotated/b.py").write_text("from annotated.a import x\ny = x\n")
+    (book.root / "annotated/b.py").write_text('from annotated.a import x\ny = x\n\n\ndef f():\n    """One."""\n')
     path = book("02-x.md", cell(READS))
     for listed in ("F-listed", "G-named"):
         (book.root / f"book/{listed}.md").write_text(LISTED)
@@ -203,6 +204,13 @@ def test_runs_again_when_what_it_reads_changed(book, monkeypatch, case):
     assert weave.weave(path, book.root, check=True)[0] == ("stale" if again else "same")
     weave.weave(path, book.root)
     assert len(ran) == 1 + again
+
+
+def test_a_tag_that_lets_a_cell_fail_runs_it_again_and_another_does_not(book, monkeypatch):
+    ran = runs(book, monkeypatch)
+    for tags, done in (("", "run"), (":tags: [check]\n\n", "copied"), (":tags: [raises-exception]\n\n", "run")):
+        assert weave.weave(book("02-x.md", cell(f"{tags}1 / 1")), book.root)[0] == done
+    assert len(ran) == 2
 
 
 def test_a_failing_cell_is_shown_where_it_stands(book, capsys):

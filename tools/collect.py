@@ -20,7 +20,18 @@ from functools import cache
 from pathlib import Path
 
 import yaml
-from chapters import ROOT, Chapter, Refused, chapter_of, headings, module_order, read, second_notebooks, woven
+from chapters import (
+    ROOT,
+    Chapter,
+    Refused,
+    chapter_of,
+    clear_orphans,
+    headings,
+    module_order,
+    read,
+    second_notebooks,
+    woven,
+)
 
 HEADER = "| question | the paper | released code | here, and why |"
 SECTION = "## What the paper does not say"
@@ -279,12 +290,13 @@ def main(argv=None, root: Path = ROOT) -> int:
         if not args.check:
             target.parent.mkdir(exist_ok=True)
             target.write_text(text, encoding="utf-8")
-    for path in left_over(pages, root):
-        print(f"book/api/{path.name} is " + ("left over: no chapter makes the module" if args.check else "deleted"))
-        failed |= args.check
-        if not args.check:
-            path.unlink()
-    return int(failed)
+    return int(clear_orphans(left_over(pages, root), is_ours, args.check, unknown=False) or failed)
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a page is as it was made for a module."""
+    name = "annotated" if path.stem == "annotated" else f"annotated.{path.stem}"
+    return path.read_text(encoding="utf-8") == MODULE.format(short=path.stem, name=name)
 
 
 if __name__ == "__main__":

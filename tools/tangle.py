@@ -21,7 +21,7 @@ from chapters import ROOT, Cell, Chapter, Refused, chosen, clear_orphans, module
 MADE = "by tools/tangle.py: edit the chapter, not this file."
 BY_HAND = {"__init__", "__main__"}
 CORE = {"torch", "numpy", "safetensors", "tqdm"}
-INSIDE = {"sentencepiece", "sacrebleu", "matplotlib", "huggingface_hub", "onnx", "onnxruntime"}
+INSIDE = {"sentencepiece", "sacrebleu", "matplotlib", "huggingface_hub"}
 EXEMPT = {"Config", "Recipe"}
 LINES, ARGUMENTS, CLASS_LINES = 25, 6, 45
 WIDTH = 120

@@ -158,6 +158,7 @@ def masthead(app, doctree, docname: str, told: dict) -> None:
             log.warning("%s", error, location=head)
         else:
             below.append(nodes.raw("", f'<div class="here">{svg}<div class="lit-names" aria-hidden="true">{names(told["lit"])}</div></div>', format="html"))
+            head["classes"].append("beside")
     line = nodes.paragraph(classes=["place"])
     if told.get("paper"):
         line += nodes.Text("The paper: ")

@@ -186,8 +186,8 @@ def numbers() -> list[tuple[str, str, str]]:
          f"on {tatoeba['sentences']:,} new English sentences of Tatoeba into German, after {seconds(TRANSLATOR) / 60:.0f} minutes of training on {cores(TRANSLATOR)}, a single run",
          "notebooks/13-command-line"),
         (f"{statistics.mean(bleu):.2f} BLEU",
-         f"on the {seeds[0]['sentences']:,} captions of Multi30k's test set, lower-cased and tokenised, beside {published:.2f} published on the same files for a Transformer"
-         f" of text alone; mean of {len(bleu)} seeds{spread}, at most {spent:.1f} hours on one core, two other trainings whose translations it has read included",
+         f"on the {seeds[0]['sentences']:,} captions of Multi30k's test set, lower-cased and tokenised, beside {published:.2f} published on the same files for a text-only"
+         f" Transformer; mean of {len(bleu)} seeds{spread}, at most {spent:.1f} hours on one core, with the two trainings whose translations it learned from",
          "notebooks/12-evaluation-questions"),  # which has this record
     ]
 

@@ -5,7 +5,7 @@
 if (typeof Search !== "undefined") {
   const same = {sqrt: "root", kv: "key value", norm: "normalisation", layernorm: "layer normalisation",
     ffn: "feed forward", lr: "learning rate", mha: "multi head attention", pos: "position", enc: "encoding",
-    multiple: "multi", several: "multi", help: "improve", helps: "improve"};
+    warmup: "warm up", multihead: "multi head", multiple: "multi", several: "multi", help: "improve", helps: "improve"};
   const asking = /^(why|how|what|which|does|do|is|are|can|could|should|must|when|where)$/;
   const most = 30;  // results: for each the page is fetched, for its snippet
   const chapter = /^notebooks\/\d/;

@@ -85,6 +85,7 @@ function enlarging() {
   dialog.innerHTML = '<button type="button" class="zoom-close" aria-label="Close">\u00d7</button><div class="zoom-pane" tabindex="0"></div>';
   const pane = dialog.querySelector(".zoom-pane");
   dialog.querySelector("button").onclick = () => dialog.close();
+  dialog.onclose = () => { document.documentElement.style.overflow = ""; };
   dialog.onclick = event => { if (event.target === dialog) dialog.close(); };
   dialog.onkeydown = event => {  // by hand: Sphinx's highlighting of words takes Escape from the browser
     if (event.key === "Escape") {
@@ -98,6 +99,7 @@ function enlarging() {
     large.removeAttribute("id");
     large.removeAttribute("loading");
     pane.replaceChildren(large);
+    document.documentElement.style.overflow = "hidden";  // else a wheel or a finger moves the page behind
     dialog.showModal();
     pane.focus();
   };

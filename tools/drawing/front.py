@@ -90,5 +90,5 @@ def recall(c: Canvas) -> None:
         if learnt == lengths:
             c.text(right + 8, points[-1][1] + shift, said, "small", anchor="start")
         else:
-            never = f"{said}: not from {lengths[len(learnt)]} words on"
+            never = f"{said}: fails from {lengths[len(learnt)]} words on"
             c.text(points[-1][0] + 8, at(8, limit)[1] - 9, never, "small", anchor="start")

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
-from page import ROOT, opened  # noqa: E402
+from page import ROOT, opened
 
 STATIC = ROOT / "book" / "_static"
 CARD = """<body style="margin: 0; width: 1200px; height: 630px; background: #fdfcf9; color: #22211f; display: flex;

@@ -57,7 +57,7 @@
     const picture = canvas(width, top + CELL * queries.length + 6, { group: "Attention weights: choose a query" }, columns, rows, ring);
     picture.setAttribute("role", "radiogroup");
     picture.style.maxWidth = `${width}px`; // a short sentence is not blown up,
-    picture.style.minWidth = `${Math.round(0.85 * width)}px`; // and a long one is scrolled, not made too small to read
+    picture.style.minWidth = `${width}px`; // and a long one is scrolled, not made too small to read
     return picture;
   }
 

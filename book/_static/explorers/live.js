@@ -35,7 +35,7 @@
   function sentence({ root, value, ask, show, say, fail = () => {}, name = MODEL }) {
     const status = el("p", { class: "status" });
     const input = field({ label: "English sentence", value, max: 160, change: () => again() });
-    let control = new AbortController();
+    let control = new AbortController(), fetched = false;
 
     async function question() {
       control.abort();
@@ -49,8 +49,12 @@
         return;
       }
       try {
-        status.textContent = "Fetching the model \u2026";
+        if (!fetched) {
+          status.textContent = "Fetching the model \u2026";
+          say(status.textContent);
+        }
         const model = await globalThis.annotated.load(name);
+        fetched = true;
         if (signal.aborted) return;
         status.textContent = "The model is working \u2026";
         const answer = await ask(model, text, signal);

@@ -48,18 +48,19 @@
         const arrow = svg("line", { class: `wire ${kind}` });
         const label = svg("text", { class: `${kind} strong`, "text-anchor": "middle" }, name);
         const mark = svg("g", {},
-          svg("circle", { r: 15, fill: "transparent" }), svg("circle", { class: `${kind}bar`, r: 6 }));
+          svg("circle", { r: 17, fill: "transparent" }), svg("circle", { class: `${kind}bar`, r: 6 }));
         const move = (x, y) => {
           [point[0], point[1]] = area.back(x, y);
           redraw();
         };
-        drag(mark, { label: `${KINDS[kind]} ${name}, arrow keys move it`, at: () => area.at(...point), move });
+        drag(mark, { label: "", at: () => area.at(...point), move });
         if (kind !== "v") wires.append(arrow);
         marks.append(label, mark);
         drawn.push(() => {
           const [x, y] = area.at(...point), [x0, y0] = area.at(0, 0);
           set(arrow, { x1: x0, y1: y0, x2: x, y2: y });
-          set(mark, { transform: `translate(${x} ${y})` });
+          const told = `${KINDS[kind]} ${name} at ${point.map((c) => words(c, 1)).join(", ")}; arrow keys move it`;
+          set(mark, { transform: `translate(${x} ${y})`, "aria-label": told });
           const [fx, fy] = area === left ? [x0, y0] : area.at(...centre()); // names stand on the outer side
           const far = Math.hypot(x - fx, y - fy) || 1;
           set(label, {

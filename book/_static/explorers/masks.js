@@ -10,6 +10,7 @@
     decoder: { queries: TARGET, keys: TARGET, causal: true },
     cross: { queries: TARGET, keys: SOURCE, causal: false },
   };
+  const BY = { padding: ", hidden by the padding mask", later: ", hidden by the causal mask", both: ", hidden by both masks", "": "" };
   const next = random(7); // scores that nothing but this seed has chosen
   const SCORES = SOURCE.map(() => SOURCE.map(() => Math.round(10 * normal(next)) / 10));
   const LEFT = 46, TOP = 54, WIDE = 35, HIGH = 30, WIDTH = 360;
@@ -149,7 +150,7 @@
           text.setAttribute("class", may ? (weights[s] < 0.45 ? "on" : "under") : "");
           text.textContent = may ? words(weights[s]).replace(/^0/, "").replace("1.00", "1") : "0";
           box.setAttribute("aria-checked", may);
-          box.setAttribute("aria-label", `${queries[t]} may attend to ${keys[s]}, place ${s}: weight ${words(weights[s])}`);
+          box.setAttribute("aria-label", `${queries[t]} may attend to ${keys[s]}, place ${s}: weight ${words(weights[s])}${BY[hidden]}`);
         });
       });
       tell(allowed);

@@ -32,6 +32,9 @@
       group.append(shape);
       const inside = shape.tagName === "circle" ? "path" : "text"; // a sign of plus, or the words in the box
       while (group.nextElementSibling?.tagName === inside && (inside === "text" || group.children.length < 2)) group.append(group.nextElementSibling);
+      const touch = shape.cloneNode(); // larger than the shape, for a finger
+      touch.setAttribute("class", "touch");
+      group.append(touch);
       const lines = [...group.querySelectorAll("text")], said = lines.map((line) => line.textContent);
       for (const line of lines) line.after(" "); // two lines are two words where they are read aloud
       group.setAttribute("aria-label", [`${titleOf(box)}:`, ...said].join(" "));
@@ -88,13 +91,14 @@
     let found = globalThis.annotated.first.model;
     const state = { ...START };
     delete state.text;
-    let drawn = { ...state }; // what is to be seen
+    let drawn = { ...state }, asked = START.text; // what is to be seen, and of which sentence
     const { drawing, parts } = figure(still, (box) => choose(box));
     const where = el("p", { class: "verdict" }), panel = el("div", { class: "panel" }), choices = el("div");
     const line = sentence({
       root, value: START.text, say, ask, name: MODEL,
       show: (answer) => {
         found = answer;
+        asked = line.input.value;
         state.step = Math.min(state.step, found.steps.length);
         draw();
       },
@@ -103,6 +107,7 @@
         Object.assign(state, drawn);
         offer();
         draw();
+        root.classList.toggle("waiting", line.input.value !== asked);
       },
     });
 

@@ -109,7 +109,7 @@
           put(START.logits);
         })),
       drawing,
-      el("p", { class: "note" }, `Coloured: the target q, with ${TOKENS[RIGHT]} as the right word. Grey: the prediction p, the softmax of the logits.`),
+      el("p", { class: "note" }, `Left, coloured: the target q, with ${TOKENS[RIGHT]} as the right word. Right, grey: the prediction p, the softmax of the logits.`),
       el("div", { class: "controls" }, el("div", { class: "sliders" }, logits), numbers),
     );
     show();

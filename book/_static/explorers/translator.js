@@ -98,7 +98,8 @@
     function show() { // with the focus on a token, it stays in the drawing
       const held = stage.contains(document.activeElement) ? Number(document.activeElement.dataset.t) : null;
       stage.replaceChildren(...(result.text ? [draw(result, head, tell)] : []));
-      tell("");
+      if (result.text) tell("");
+      else hint.textContent = ""; // there is nothing to point at
       if (held === null) return;
       const tokens = [...stage.querySelectorAll(".token[tabindex]")], next = tokens[Math.min(held, tokens.length - 1)];
       for (const one of tokens) one.tabIndex = one === next ? 0 : -1;
