@@ -842,8 +842,8 @@ def save(folder: Path | str, model: nn.Module, vocabulary: Any, about: str = "")
 
     Raises:
         TypeError: `annotated.load` knows no such model or vocabulary.
-        ValueError: the vocabulary is not of the model's size; or the model has other tensors
-            than its configuration says, or an attention that computes something else.
+        ValueError: the vocabulary is not of the model's size or has other markers; or the
+            model has other tensors than its configuration says, or another attention.
     """
     _check_kind(model, vocabulary)
     config: Any = model.config

@@ -73,8 +73,9 @@ def _command() -> str:
     parts = script.parts[-2:] if script.is_absolute() else script.parts
     program = "-m annotated" if inside else shlex.quote("/".join(parts))
     start = "python"
-    if (size := int(os.environ.get("WORLD_SIZE", 1))) > 1:  # set by torchrun
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    here = int(os.environ.get("LOCAL_WORLD_SIZE") or 0)  # torchrun's; others set WORLD_SIZE, too
+    size = int(os.environ.get("WORLD_SIZE") or 1)
+    if here and size > 1:
         more = f"--nnodes {size // here} " if size > here else ""
         start = f"torchrun {more}--nproc-per-node {here}"
     words = " ".join([start, program, *map(shlex.quote, sys.argv[1:])])

@@ -664,8 +664,11 @@ def _measure(evaluate, report, recipe, signals):
         if {"step", "seconds"} & set(found):
             raise ValueError("evaluate must return other keys than step and seconds")
         json.dumps(found, default=float)
-    except Exception:
-        report.save(recipe, signals)
+    except Exception as error:
+        try:
+            report.save(recipe, signals)
+        except (OSError, FloatingPointError) as other:  # the first error says more
+            error.add_note(f"and the updates so far could not be saved: {other}")
         raise
     report.log.add(step=run.step, seconds=seconds, **found)
 
@@ -673,7 +676,15 @@ def _measure(evaluate, report, recipe, signals):
 def _is_missed(log, run, recipe):
     """Whether the evaluation of the update resumed from is not in the log, because it failed."""
     due = run.step and (run.step == recipe.steps or run.step % recipe.evaluate_every == 0)
-    return due and all("tokens" in line for line in log.lines if line["step"] == run.step)
+    return due and not any("seconds" in line for line in log.lines if line["step"] == run.step)
+
+
+def _measure_again(evaluate, report, recipe, signals):
+    """Make up for a missed evaluation; where no update follows, a request to stop counts here."""
+    _measure(evaluate, report, recipe, signals)
+    report.log.flush()
+    if signals and report.run.step == recipe.steps:
+        raise KeyboardInterrupt(f"stopped after update {report.run.step}")
 
 
 def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterable],
@@ -714,7 +725,7 @@ def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterab
         coming = _stream(batches, run.epoch, run.position)
         with report.bar, _stop_signals() as signals:
             if evaluate and _is_missed(log, run, recipe):
-                _measure(evaluate, report, recipe, signals)
+                _measure_again(evaluate, report, recipe, signals)
             while run.step < recipe.steps:
                 report.add(run.advance(coming, recipe), signals)
                 last = run.step == recipe.steps

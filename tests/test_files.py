@@ -86,6 +86,7 @@ assert os.umask(0) == int(sys.argv[2])
         assert path.stat().st_mode & 0o777 == mode
 
 
+@pytest.mark.skipif(os.name != "posix", reason="permissions as POSIX has them")
 def test_a_private_file_stays_private(tmp_path):
     path = tmp_path / "file"
     path.touch(0o600)

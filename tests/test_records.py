@@ -47,6 +47,8 @@ def test_the_command_of_several_processes_says_how_many(size, start, monkeypatch
     monkeypatch.setenv("WORLD_SIZE", str(size))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert provenance()["command"] == f"{start} -m annotated train"
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")
+    assert provenance()["command"] == "python -m annotated train", "another launcher's variable"
 
 
 def test_a_copy_without_a_repository_says_its_commit_by_a_variable(tmp_path, monkeypatch):

@@ -529,6 +529,26 @@ def test_an_error_of_the_evaluation_costs_no_update(wrong, whole, tmp_path):
     assert contents(tmp_path)[name] == whole[name]
 
 
+def test_a_stop_during_the_repeated_last_evaluation_is_one(tmp_path):
+    recipe = Recipe(steps=3, warmup=3, evaluate_every=3, save_every=3)
+    with pytest.raises(ZeroDivisionError):
+        train(tiny_model(), recipe, some_batches, tmp_path, lambda model: 1 / 0)
+    with pytest.raises(KeyboardInterrupt, match="stopped after update 3"):
+        train(tiny_model(), recipe, some_batches, tmp_path, lambda model: signal.raise_signal(signal.SIGINT) or {"tokens": 1.5})
+    assert len(train(tiny_model(), recipe, some_batches, tmp_path, lambda model: 1 / 0)) == 4, "it has been made"
+
+
+def test_an_evaluation_says_its_own_error_where_nothing_can_be_saved(tmp_path):
+    def spoils(model):
+        with torch.no_grad():
+            next(model.parameters()).fill_(float("nan"))
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine") as error:
+        train(tiny_model(), Recipe(steps=1, warmup=3), some_batches, tmp_path, spoils)
+    assert "could not be saved" in error.value.__notes__[0]
+
+
 def test_a_process_forked_in_training_can_be_ended(capfd):
     def evaluate(model):
         child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(30,))
