@@ -103,13 +103,13 @@ def test_masks_and_single_pairs(alive, width):  # noqa: F811
 
     shows(allowed(keys, 7, True, True))
     assert means(page) == [f"{FLOOR:.2f}"] * 2
-    page.get_by_label("causal mask").focus()
+    page.get_by_label("causal mask", exact=True).focus()
     page.keyboard.press("Space")
     shows(allowed(keys, 7, True, False))
     assert means(page) == ["0.00", f"{5 * math.log(11) / 6:.2f}"]
-    page.get_by_label("padding mask").press("Space")
+    page.get_by_label("padding mask", exact=True).press("Space")
     shows(allowed(keys, 7, False, False))
-    page.get_by_label("causal mask").press("Space")
+    page.get_by_label("causal mask", exact=True).press("Space")
 
     page.get_by_role("checkbox", name="bos may attend to bos").focus()
     page.keyboard.press("ArrowRight")
@@ -127,6 +127,6 @@ def test_masks_and_single_pairs(alive, width):  # noqa: F811
     assert page.locator(".sum").first.text_content() == "0"
 
     page.get_by_label("decoder to encoder").check()
-    assert page.get_by_label("causal mask").is_disabled()
+    assert page.get_by_label("causal mask", exact=True).is_disabled()
     shows(allowed(node("masks", "it.USES.cross.keys"), 7, True, False), (7, 8))
     assert page.locator(".readings").count() == 0
