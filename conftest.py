@@ -2,17 +2,14 @@
 
 import os
 import signal
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+import warm
+from kernel import REPRODUCIBLE, profile
 
-ROOT = Path(__file__).parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
-
-import warm  # noqa: E402
-from kernel import REPRODUCIBLE, profile  # noqa: E402
+pytest_plugins = ("explore",)  # fixtures of the explorers' tests
 
 for name, value in REPRODUCIBLE.items():
     os.environ.setdefault(name, value)

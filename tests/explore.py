@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from browsers import CHROMIUM, NODE
+from browsers import CHROMIUM, NODE, has_playwright
 from explorers import FOLDER, needs, program, require
 from page import opened
 
@@ -51,6 +51,11 @@ def rest(page):
 
 @pytest.fixture(scope="module")
 def browser():
+    """Chromium, closed after the file's last test."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here to look at the page with")
+    if not has_playwright():
+        pytest.skip("playwright is not installed")
     with opened() as chromium:
         yield chromium
 

@@ -1,12 +1,10 @@
 """Load programs as modules; a name such as `12_protocols.py` cannot be imported."""
 
-import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-sys.path.append(str(BENCHMARKS))  # for what they import from beside them
 
 
 def loaded(path: Path) -> ModuleType:

@@ -2,14 +2,11 @@
 
 import ast
 import re
-import sys
 
+import annotated_api as api
 import collect
 import pytest
 from chapters import ROOT, module_order
-
-sys.path.append(str(ROOT / "book" / "_ext"))
-import annotated_api as api
 
 MODULES = {module.name.removeprefix("annotated."): module for module in api.modules()}
 

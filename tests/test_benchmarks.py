@@ -39,7 +39,7 @@ def commands() -> list[str]:
 
 def start(words: list[str], monkeypatch) -> None:
     "As in a process of its own: what the tests have put on the path is not there, and not yet imported."
-    ours = {str(ROOT / "tests"), str(ROOT / "tools")}
+    ours = {str(ROOT / name) for name in ("tests", "tools", "book/_ext")}
     monkeypatch.setattr(sys, "path", [str(FOLDER), *(place for place in sys.path if place not in ours)])
     for name, module in list(sys.modules.items()):
         if str(Path(getattr(module, "__file__", None) or "").parent) in ours:

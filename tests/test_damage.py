@@ -1,17 +1,13 @@
 """Whatever becomes of the files of a model or of a training: one line and a status, and nothing lost or believed."""
 
 import shutil
-import sys
-from pathlib import Path
 from random import Random
 
+import damage
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-import damage
 
 EXAMPLES = {"model": 200, "marian": 100, "training": 20}
 

@@ -1,19 +1,15 @@
 """The schematic drawings: current, legible on a phone, in both themes and to a screen reader."""
 
 import re
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import annotated_inline
+import drawings
 import pytest
+from drawing import canvas
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "book" / "_ext")]
-
-import annotated_inline  # noqa: E402
-import drawings  # noqa: E402
-from drawing import canvas  # noqa: E402
-
 NAMES = list(drawings.drawn())
 PHONE, LEAST = 328, 11  # width of the text on a small phone, and the smallest letters there, in pixels
 SVG = "{http://www.w3.org/2000/svg}"

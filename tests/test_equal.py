@@ -1,18 +1,14 @@
 """The convolutional translator of benchmarks/, and the operations that the comparisons at equal operations count."""
 
-import sys
 
 import pytest
 import torch
-from chapters import ROOT
+from convolutional import ConvolutionalConfig, ConvolutionalSeq2Seq
+from equal import multiply_adds
 from torch.utils.flop_counter import FlopCounterMode
 
 from annotated.decoding import hypotheses
 from annotated.transformer import TINY, Transformer
-
-sys.path.append(str(ROOT / "benchmarks"))
-from convolutional import ConvolutionalConfig, ConvolutionalSeq2Seq
-from equal import multiply_adds
 
 
 def network(kernel=3):

@@ -5,18 +5,15 @@ import json
 import math
 import random
 import statistics
-import sys
 
+import annotated_explorers
 import pytest
 from drawing.evidence import paired_rows
-from explore import alive, browser, node, rest, with_browser, with_node  # noqa: F401
+from explore import node, rest, with_browser, with_node
 from rows import complete
 from tangle import ROOT
 
 from annotated.variations import TABLE_3, _mean_interval
-
-sys.path.append(str(ROOT / "book" / "_ext"))
-import annotated_explorers
 
 DATA = annotated_explorers.table_3()
 PAPER = dict(zip(TABLE_3, json.loads((ROOT / "book" / "paper.json").read_text(encoding="utf-8"))["table_3"], strict=True))
@@ -116,7 +113,7 @@ def test_differences_and_verdicts_are_the_chapters(key):
 
 
 @pytest.fixture
-def element(alive):  # noqa: F811
+def element(alive):
     return lambda width: alive("ablation", width, attributes=f'data-numbers="{html.escape(json.dumps(DATA))}"')
 
 

@@ -4,7 +4,7 @@ import math
 import random
 
 import pytest
-from explore import alive, browser, node, rest, with_browser, with_node  # noqa: F401
+from explore import node, rest, with_browser, with_node
 
 from annotated.evaluation import bleu, bleu_counts
 
@@ -73,7 +73,7 @@ def numbers(page):
 
 
 @with_browser
-def test_runs_that_count_are_seen_where_the_reader_has_chosen_the_colours(alive):  # noqa: F811
+def test_runs_that_count_are_seen_where_the_reader_has_chosen_the_colours(alive):
     page = alive("bleu")
     page.emulate_media(forced_colors="active")
     assert page.eval_on_selector(".lanes:has(.lit)", "one => getComputedStyle(one.querySelector('.lit')).backgroundColor === getComputedStyle(one).color")
@@ -81,7 +81,7 @@ def test_runs_that_count_are_seen_where_the_reader_has_chosen_the_colours(alive)
 
 @with_browser
 @pytest.mark.parametrize("width", [1280, 360])
-def test_it_starts_with_the_chapters_example_and_follows_an_edit(alive, width):  # noqa: F811
+def test_it_starts_with_the_chapters_example_and_follows_an_edit(alive, width):
     reference, output = "ich weiß dass der Hund die Katze sieht", "ich weiß dass der Hund der Katze"
     page = alive("bleu", width)
     assert numbers(page) == [
@@ -120,7 +120,7 @@ def test_it_starts_with_the_chapters_example_and_follows_an_edit(alive, width): 
 
 
 @with_browser
-def test_half_a_sentence_scores_its_precision_times_the_penalty_and_nothing_scores_nothing(alive):  # noqa: F811
+def test_half_a_sentence_scores_its_precision_times_the_penalty_and_nothing_scores_nothing(alive):
     page = alive("bleu", 360)
     page.get_by_role("button", name="its first half").press("Enter")
     assert numbers(page)[4:] == [["brevity exp(1 − 8/4)", f"{math.exp(-1):.3f}"], ["fourth root of the product", "1.000"], ["BLEU", f"{100 * math.exp(-1):.1f}"]]

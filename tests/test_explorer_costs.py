@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 import torch
-from explore import alive, browser, node, rest, with_browser, with_node  # noqa: F401
+from explore import node, rest, with_browser, with_node
 from tangle import ROOT
 from test_comparison import repeated
 from torch import nn
@@ -137,7 +137,7 @@ def operations(page):
 
 @with_browser
 @pytest.mark.parametrize("width", [1280, 360])
-def test_it_starts_with_base_and_follows_its_sliders(alive, width):  # noqa: F811
+def test_it_starts_with_base_and_follows_its_sliders(alive, width):
     page, sizes = alive("costs", width), dict(START)
     expected = {name: shown(count) for name, count in multiplications(**sizes).items()}
     assert operations(page) == expected
@@ -158,7 +158,7 @@ def test_it_starts_with_base_and_follows_its_sliders(alive, width):  # noqa: F81
 
 
 @with_browser
-def test_the_three_words_of_the_chapter_can_be_counted(alive):  # noqa: F811
+def test_the_three_words_of_the_chapter_can_be_counted(alive):
     page = alive("costs", 360)
     page.get_by_label("d, width").press("Home")
     page.get_by_label("n, words").press("Home")
@@ -169,7 +169,7 @@ def test_the_three_words_of_the_chapter_can_be_counted(alive):  # noqa: F811
 
 
 @with_browser
-def test_rings_lie_where_two_curves_meet(alive):  # noqa: F811
+def test_rings_lie_where_two_curves_meet(alive):
     page = alive("costs", 1280)
     gaps = page.evaluate("""() => {
       const [self, ...others] = [...document.querySelectorAll('svg.drawing:not(.swatch) g ~ path.wire:not(:nth-child(2))')];

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from explore import alive, browser, node, with_browser, with_node  # noqa: F401
+from explore import node, with_browser, with_node
 
 from annotated.attention import attention_weights
 from annotated.multihead import MultiHeadAttention
@@ -42,7 +42,7 @@ def number(text: str) -> float:
 @with_browser
 @with_node
 @pytest.mark.parametrize("width", [1280, 360])
-def test_a_head_and_a_word_at_a_time(alive, width):  # noqa: F811
+def test_a_head_and_a_word_at_a_time(alive, width):
     page = alive("heads", width)
     given, W_O = node("heads", "[it.GIVEN, it.W_O]")
     given = {name: torch.tensor(t, dtype=torch.float64) for name, t in given.items()}

@@ -1,15 +1,11 @@
 """Chapter 2's explorers: their numbers are Python's, and a key press or a drag changes what it should."""
 
-import sys
-from pathlib import Path
 
 import pytest
 import torch
-from explore import alive, browser, node, with_browser, with_node  # noqa: F401
+from explore import node, with_browser, with_node
 
 from annotated.attention import attention_weights, masked_softmax, scaled_dot_product_attention
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
 
 @with_node
@@ -71,7 +67,7 @@ def cells(page):
 
 @with_browser
 @pytest.mark.parametrize("width", [1280, 360])
-def test_a_query_is_moved_by_key_and_by_hand(alive, width):  # noqa: F811
+def test_a_query_is_moved_by_key_and_by_hand(alive, width):
     from drawing.lookup import PLANE
 
     page = alive("lookup", width)
@@ -99,7 +95,7 @@ def test_a_query_is_moved_by_key_and_by_hand(alive, width):  # noqa: F811
 
 @with_browser
 @pytest.mark.parametrize("width", [1280, 360])
-def test_the_root_keeps_the_spread(alive, width):  # noqa: F811
+def test_the_root_keeps_the_spread(alive, width):
     page = alive("spread", width)
     page.get_by_role("slider", name="d_k").focus()
     page.keyboard.press("End")

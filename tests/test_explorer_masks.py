@@ -5,7 +5,7 @@ import random
 
 import pytest
 import torch
-from explore import alive, browser, node, with_browser, with_node  # noqa: F401
+from explore import node, with_browser, with_node
 
 from annotated.attention import masked_softmax
 from annotated.masks import causal_mask, padding_mask
@@ -91,7 +91,7 @@ def means(page):
 @with_browser
 @with_node
 @pytest.mark.parametrize("width", [1280, 360])
-def test_masks_and_single_pairs(alive, width):  # noqa: F811
+def test_masks_and_single_pairs(alive, width):
     page = alive("masks", width)
     scores = torch.tensor(node("masks", "it.SCORES"))
     keys = node("masks", "it.USES.decoder.keys")

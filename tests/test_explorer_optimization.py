@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from explore import alive, browser, node, rest, with_browser, with_node  # noqa: F401
+from explore import node, rest, with_browser, with_node
 from tangle import ROOT
 
 from annotated.optimization import label_smoothed_loss, learning_rate, spread_over_all
@@ -67,7 +67,7 @@ def table_of(d_model, warmup, step):
 
 @with_browser
 @pytest.mark.parametrize("width", [1280, 360])
-def test_the_rate_follows_its_three_sliders(alive, width):  # noqa: F811
+def test_the_rate_follows_its_three_sliders(alive, width):
     page = alive("rate", width)
     assert rows(page) == table_of(512, 4000, 16_000)
     page.get_by_label("warmup_steps").press("ArrowRight")
@@ -87,7 +87,7 @@ def test_the_rate_follows_its_three_sliders(alive, width):  # noqa: F811
 
 @with_browser
 @pytest.mark.parametrize(("keys", "highest"), [(("End", "End"), 1e-3), (("Home", "Home"), 1e-2)])
-def test_the_curve_stays_within_its_frame_and_its_peak_stands_where_the_frame_says(alive, keys, highest):  # noqa: F811
+def test_the_curve_stays_within_its_frame_and_its_peak_stands_where_the_frame_says(alive, keys, highest):
     page = alive("rate", 360)
     for label, key in zip(("d_model", "warmup_steps"), keys, strict=True):
         page.get_by_label(label).press(key)
@@ -155,7 +155,7 @@ def expected(eps, logits):
 
 @with_browser
 @pytest.mark.parametrize("width", [1280, 360])
-def test_the_loss_follows_its_sliders(alive, width):  # noqa: F811
+def test_the_loss_follows_its_sliders(alive, width):
     page = alive("smoothing", width)
     eps, logits, numbers = state(page)
     assert (eps, logits) == (0.1, [0.5, 3.0, 1.5, 0.0, -0.5]) and numbers == expected(eps, logits)
@@ -174,7 +174,7 @@ def test_the_loss_follows_its_sliders(alive, width):  # noqa: F811
 
 
 @with_browser
-def test_without_smoothing_the_loss_falls_on_and_with_it_there_is_a_floor(alive):  # noqa: F811
+def test_without_smoothing_the_loss_falls_on_and_with_it_there_is_a_floor(alive):
     page = alive("smoothing", 360)
     walk = page.get_by_role("button", name="100 steps downhill")
     for _ in range(5):
@@ -212,7 +212,7 @@ BURST = """async () => {
 
 @with_browser
 @pytest.mark.parametrize("name", ["rate", "smoothing", "costs", "spread", "positions", "stack", "heads"])
-def test_many_changes_in_one_frame_are_drawn_once_and_said_once(alive, name):  # noqa: F811
+def test_many_changes_in_one_frame_are_drawn_once_and_said_once(alive, name):
     page = alive(name)
     rest(page)
     assert page.evaluate(BURST) == [0, 1, 1, True]

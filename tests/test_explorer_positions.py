@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from explore import alive, browser, node, with_browser, with_node  # noqa: F401
+from explore import node, with_browser, with_node
 
 from annotated.embedding import positional_encoding
 
@@ -36,7 +36,7 @@ def shown(page):
 
 @with_browser
 @pytest.mark.parametrize("width", [1280, 360])
-def test_two_positions_move_together(alive, width):  # noqa: F811
+def test_two_positions_move_together(alive, width):
     page = alive("positions", width)
 
     def check(p, k, d_model, pair):

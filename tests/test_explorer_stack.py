@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from explore import alive, browser, node, with_browser, with_node  # noqa: F401
+from explore import node, with_browser, with_node
 
 from annotated.attention import scaled_dot_product_attention
 from annotated.layers import AddNorm, LayerNorm, PreNorm
@@ -77,7 +77,7 @@ def table(page):
 @with_browser
 @with_node
 @pytest.mark.parametrize("width", [1280, 360])
-def test_residual_norm_depth_and_scale(alive, width):  # noqa: F811
+def test_residual_norm_depth_and_scale(alive, width):
     page = alive("stack", width)
 
     def check(order, residual, N, scale=1):

@@ -2,7 +2,6 @@
 
 import json
 import random
-import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from explore import FOLDER, alive, browser, node, with_browser, with_node  # noqa: F401
+from explore import FOLDER, node, with_browser, with_node
 from explorers import computing, program
 from test_in_page import EVERYDAY, exported, reference
 
@@ -19,8 +18,6 @@ from annotated.embedding import positional_encoding
 from annotated.figures import attention_maps, without_head
 from annotated.page import to_page
 from annotated.transformer import TINY, Config, Transformer
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
 NAME = "tatoeba-en-de"
 FIGURE_1 = "tatoeba-cpu"  # normalises after each sub-layer, as chapter 7's explorer draws it
@@ -96,7 +93,7 @@ def answered(page):
 
 @with_browser
 @pytest.mark.parametrize("name", ["beam", "model", "without"])
-def test_where_no_model_is_fetched_that_is_said_and_what_was_there_stays(alive, name):  # noqa: F811
+def test_where_no_model_is_fetched_that_is_said_and_what_was_there_stays(alive, name):
     still = (FOLDER.parent.parent / "img/figure-1.svg").read_text(encoding="utf-8")
     page = alive(name, **({"inside": still} if name == "model" else {}))
     seen = "document.querySelector('.explorer :is(.tree, .panel, .result)').textContent"
@@ -219,7 +216,7 @@ def rows(page, which):
 
 @with_browser
 @pytest.mark.parametrize("width", [1280, 360])
-def test_a_beam_is_stepped_and_widened_by_keyboard(alive, width):  # noqa: F811
+def test_a_beam_is_stepped_and_widened_by_keyboard(alive, width):
     page = alive("beam", width)
     steps, _ = searched(START, 2, 0.6)
     found, *_ = steps[3]
@@ -364,7 +361,7 @@ def panel(page):
 
 @with_browser
 @pytest.mark.parametrize("width", [1280, 360])
-def test_the_model_is_walked_by_keyboard(alive, width):  # noqa: F811
+def test_the_model_is_walked_by_keyboard(alive, width):
     still = (FOLDER.parent.parent / "img/figure-1.svg").read_text(encoding="utf-8")
     page = alive("model", width, inside=still)
     source, written = greedy_of(PAIR)
@@ -400,7 +397,7 @@ def test_the_model_is_walked_by_keyboard(alive, width):  # noqa: F811
 
 
 @with_browser
-def test_a_box_of_the_shallower_stack_shows_its_last_layer(alive, tmp_path):  # noqa: F811
+def test_a_box_of_the_shallower_stack_shows_its_last_layer(alive, tmp_path):
     vocabulary = reference(FIGURE_1).vocabulary
     torch.manual_seed(0)
     save(tmp_path / FIGURE_1, Transformer(replace(TINY, vocab=len(vocabulary), N=3, N_decoder=2)), vocabulary)
@@ -475,7 +472,7 @@ def result(page):
 
 @with_browser
 @pytest.mark.parametrize("width", [1280, 360])
-def test_heads_are_switched_by_keyboard(alive, width):  # noqa: F811
+def test_heads_are_switched_by_keyboard(alive, width):
     page = alive("without", width)
     text = page.get_by_role("textbox").input_value()
     decoder = [head for head in HEADS if head[0] == "decoder"]

@@ -6,25 +6,21 @@ That what Chromium shows is what Python computes is the matter of each explorer'
 import html
 import re
 import shutil
-import sys
 from pathlib import Path
 
+import annotated_explorers
+import annotated_model
 import browsers
 import explorers
 import first
 import pytest
+from annotated_explorers import ATTRIBUTES
 from explore import FOLDER, STATIC, needs
+from web.fetch import fetch
 
 from annotated.page import to_page
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tools" / "web"), str(ROOT / "book" / "_ext")]
-
-import annotated_explorers  # noqa: E402
-import annotated_model  # noqa: E402
-from annotated_explorers import ATTRIBUTES  # noqa: E402
-from fetch import fetch  # noqa: E402
-
 PLACE = re.compile(r"<annotated-([a-z0-9-]+)([^>]*)>\n\n!\[.*?\]\(\.\./book/img/([\w-]+\.svg)\)\n\n</annotated-\1>")
 FRONT = {"model": "tatoeba-en-de", "heads": "2 4", "first": "Dogs bark.", "examples": '[{"source": "Dogs bark."}]'}
 HELPERS = {"shared", "engine", "live", "boxes"}

@@ -2,7 +2,6 @@
 
 import functools
 import html
-import importlib.util
 import json
 import os
 import re
@@ -17,8 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from browsers import CHROMIUM, NODE, node
-from page import opened
+from browsers import NODE, node
 from shapes import checked, unseen
 
 from annotated import figures
@@ -483,16 +481,6 @@ def test_what_is_not_there_cannot_be_shown(given, error, message):
 
 
 # ---- in a browser
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("no Chromium here to look at the page with")
-    if importlib.util.find_spec("playwright") is None:
-        pytest.skip("playwright is not installed")
-    with opened() as chromium:
-        yield chromium
 
 
 @pytest.fixture

@@ -2,8 +2,9 @@
 
 import json
 import re
-import sys
 
+import annotated_book
+import annotated_front as front
 import collect
 import find
 import layout
@@ -12,11 +13,6 @@ from bs4 import BeautifulSoup
 from chapters import ROOT, Refused, paths, read, woven
 from docutils import nodes
 from docutils.core import publish_doctree
-
-sys.path.append(str(ROOT / "book" / "_ext"))
-
-import annotated_book
-import annotated_front as front
 
 INDEX = (ROOT / "book" / "index.md").read_text(encoding="utf-8")
 

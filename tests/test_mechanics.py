@@ -11,19 +11,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
-import matplotlib.pyplot as plt
-import pytest
-from chapters import ROOT
-from docutils import nodes
-from web.fetch import fetch
-
-sys.path.append(str(ROOT / "book" / "_ext"))
 import annotated_api as api
 import annotated_book as book
 import annotated_bundle as bundle
 import annotated_figures as figures
 import annotated_page as page
 import annotated_search as search
+import matplotlib.pyplot as plt
+import pytest
+from chapters import ROOT
+from docutils import nodes
+from web.fetch import fetch
 
 INLINE = '<span class="qkv math notranslate nohighlight">\\(d_k &lt; 2\\)</span>, and'
 SHOWN = """<div class="math notranslate nohighlight" id="equation-eq-x">
@@ -402,6 +400,37 @@ FIGURES = {
     "notebooks/03-b": "B\n=\n\n.. figure:: x.png\n\n   Two.\n\n.. figure:: x.png\n\n   Three.\n",
     "C-c": "C\n=\n\nNo figure.\n",
 }
+
+
+def searched_thrice(folder):
+    "The entries of the search after builds: the first; with a word more in A; without B."
+    from sphinx.application import Sphinx
+
+    folder, found = Path(folder), []
+    texts = {"index": "Book\n====\n\n.. toctree::\n   :glob:\n\n   *\n"}
+    texts |= {name: f".. index:: {name} first; second, !{name} main\n\nPage {name}\n======\n" for name in "ab"}
+    for name, text in (texts | {"a again": texts["a"] + "\nMore.\n", "b gone": None}).items():
+        path = folder / f"{name.split()[0]}.rst"
+        path.write_text(text) if text else path.unlink()
+        if name in ("index", "a"):
+            continue
+        app = Sphinx(folder, None, folder / "out", folder / "trees", "html", status=None, warning=None)
+        app.connect("env-updated", search.keep)
+        app.build()
+        script = (folder / "out" / "searchindex.js").read_text()
+        index = json.loads(script.removeprefix("Search.setIndex(").removesuffix(")"))
+        found.append({word: sorted([index["docnames"][page], main] for page, _, main in places) for word, places in index["indexentries"].items()})
+    print(json.dumps(found))
+
+
+def test_a_page_that_is_not_written_again_keeps_its_entries_in_the_search(tmp_path):
+    code = f"import sys; sys.path[:0] = {sys.path!r}; import test_mechanics; test_mechanics.searched_thrice({str(tmp_path)!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    first, again, without = json.loads(done.stdout)
+    assert first == again and first == {"second": [["a", False], ["b", False]]} | {
+        f"{name} {word}": [[name, word == "main"]] for name in "ab" for word in ("first", "main")}
+    assert without == {"second": [["a", False]], "a first": [["a", False]], "a main": [["a", True]]}
 
 
 class Connected:

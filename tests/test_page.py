@@ -6,7 +6,6 @@ Reads `_build/html` (built here if it is not there yet). One browser and one loc
 import base64
 import functools
 import html
-import importlib.util
 import json
 import re
 import subprocess
@@ -18,13 +17,12 @@ import layout
 import matplotlib
 import page as measure
 import pytest
-from browsers import CHROMIUM, served
+from annotated_bundle import COMMENT, GROUPS, blocks
+from browsers import CHROMIUM, has_playwright, served
 from chapters import read
 from web.fetch import CDN, fetch
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "book" / "_ext"))
-from annotated_bundle import COMMENT, GROUPS, blocks  # noqa: E402
 
 HTML = ROOT / "_build" / "html"
 NARROW, WIDE = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
@@ -34,7 +32,7 @@ WEIGHTS = ("tatoeba-en-de.js", "tatoeba-cpu.js", "grammar-tiny.js")
 pytestmark = [
     pytest.mark.page,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to look at the page with"),
-    pytest.mark.skipif(importlib.util.find_spec("playwright") is None, reason="playwright is not installed"),
+    pytest.mark.skipif(not has_playwright(), reason="playwright is not installed"),
 ]
 
 
@@ -60,12 +58,6 @@ def site():
     "A server on the built book, so that the addresses are those of a published one."
     with served(built()) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with measure.opened() as chromium:
-        yield chromium
 
 
 class Seen:

@@ -3,8 +3,8 @@
 import html
 import json
 import random
-import sys
 
+import annotated_front as front
 import explore
 import pytest
 import torch
@@ -13,9 +13,6 @@ from explore import browser, with_browser, with_node  # noqa: F401
 from test_in_page import exported, reference, wanted_of
 
 from annotated.figures import attention_maps
-
-sys.path.append(str(ROOT / "book" / "_ext"))
-import annotated_front as front
 
 SENTENCES = ["My brother works in a hospital.", "This mountain is covered in snow all year round.", "Tom isn't here."]
 

@@ -539,6 +539,7 @@ def setup(app):
     app.connect("doctree-read", prepare, priority=100)
     app.connect("env-get-updated", unnumber, priority=100)  # Sphinx numbers at 500
     app.connect("env-get-updated", renumber, priority=900)
+    app.connect("env-updated", search.keep)
     app.connect("doctree-resolved", resolve)
     app.connect("html-page-context", scripts, priority=900)
     code = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("annotated_*.py")))

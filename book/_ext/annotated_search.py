@@ -5,6 +5,7 @@ from pathlib import Path
 
 from docutils import nodes
 from sphinx import addnodes
+from sphinx.util.index_entries import split_index_msg
 
 HERE = Path(__file__).resolve().parent
 GLOSSARY = HERE.parent / "D-glossary.md"
@@ -37,3 +38,12 @@ def index(env, doctree, letter: str, paper: list[str] = ()) -> None:
     entries = [("single", term, section["ids"][0], "main" if main else "", None) for term, main in found.items()]
     if entries:
         section.insert(1, addnodes.index(entries=entries))
+
+
+def keep(app, env) -> None:
+    """Give the search every page's entries of the index, also those of pages that a build does not write again:
+    Sphinx notes an entry as it writes its page, and forgets it until the next.
+    """
+    env._search_index_index_entries = {
+        docname: sorted({(part, target or "", main) for kind, value, target, main, _ in found for part in split_index_msg(kind, value)})
+        for docname, found in env.get_domain("index").entries.items()}
