@@ -24,6 +24,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
+from torch.random import fork_rng
 from tqdm import tqdm
 
 from annotated.attention import scaled_dot_product_attention
@@ -655,6 +656,12 @@ def _alone(folder):
                 mark.unlink()
 
 
+def _fork_chance(model):
+    """After `with`, torch's generators are as before: the CPU's, and that of the model's GPU."""
+    device = next(model.parameters()).device
+    return fork_rng([device] if device.type == "cuda" else [])
+
+
 def _measure(evaluate, report, recipe, signals):
     """Evaluate, for the log; after an error the updates so far are saved: it is none of theirs."""
     report.settle(signals=signals)
@@ -703,8 +710,7 @@ def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterab
             seconds; called every recipe.evaluate_every updates and at the end.
         start: called with model, optimizer and folder; chapter 14 has others.
 
-    Every update seeds torch's generator, and the last leaves it so: seed it anew before
-    drawing, such as the first weights of another model.
+    Every update seeds torch's generator, which is afterwards as it was before.
 
     Returns:
         The log: an entry for each update and each evaluation.
@@ -717,7 +723,7 @@ def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterab
         ValueError: if the folder's checkpoints are damaged or another model's, or another
             training is writing there.
     """
-    with _alone(folder) as folder:
+    with _alone(folder) as folder, _fork_chance(model):
         adam = optimizer(model, recipe.beta1, recipe.beta2, recipe.eps)
         run = start(model, adam, folder).resume(recipe.keep, recipe.save_every)
         log = _Log(folder, run.step)

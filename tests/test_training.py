@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -571,6 +572,21 @@ def test_a_refused_checkpoint_changes_nothing(whole, tmp_path):
         with pytest.raises(ValueError, match="does not fit this model or is damaged.* has the shape .* and the model"):
             refused()
     assert all(torch.equal(a, b) for a, b in zip(before, other.parameters(), strict=True)) and not adam.state
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_training_gives_the_generator_back_as_it_was(stops):
+    "Else the models of a loop that trains one after the other would begin with the same weights."
+    model = tiny_model()
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    with pytest.raises(ValueError, match="stop here") if stops else nullcontext():
+        train(model, Recipe(steps=2, warmup=3), some_batches, evaluate=stop_here if stops else None)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def stop_here(model):
+    raise ValueError("stop here")
 
 
 def test_a_trained_model_is_ready_for_use():
