@@ -3,6 +3,7 @@
 Generated from book/I-files.md by tools/tangle.py: edit the chapter, not this file.
 """
 
+import codecs
 import hashlib
 import json
 import os
@@ -10,8 +11,9 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -85,6 +87,59 @@ def _decode_line(line: bytes, name: object, number: int, hint: str = "") -> str:
         place = f"{name}, line {number} is not UTF-8 text"
         byte = f"byte {error.start + 1} of it is {line[error.start]:#04x}"
         raise ValueError(f"{place}, {byte}: convert the file to UTF-8{hint}") from None
+
+
+def _text_lines(file, name="the input", encoding=None):
+    """Yield the lines of a file opened for bytes, cut at line feeds only, without their ends.
+
+    A ValueError names the line that is not of the encoding; without one, UTF-8 is wanted.
+    """
+    if encoding:
+        yield from _encoded_lines(file, name, encoding)
+        return
+    for number, line in enumerate(file, start=1):
+        text = _decode_line(line, name, number, ", or name its encoding by --encoding")
+        if "\0" in text:
+            what = f"{name}, line {number} holds a zero byte and so is no UTF-8 text"
+            raise ValueError(f"{what}: if it is UTF-16, say so by --encoding utf-16")
+        yield text
+
+
+def _encoded_lines(blocks, name, encoding):
+    """The same of blocks of bytes in an encoding by name."""
+    decoder = codecs.getincrementaldecoder(encoding)()
+    number = 1
+    parts = [""]
+    for block in chain(blocks, [b""]):
+        try:
+            first, *others = decoder.decode(block, not block).split("\n")
+        except UnicodeError:
+            place = f"{name}, line {number}"
+            raise ValueError(f"{place} is no text in the encoding {encoding}") from None
+        parts.append(first)
+        for other in others:
+            line = "".join(parts).removesuffix("\r")
+            yield line if number > 1 else line.removeprefix("\ufeff")
+            number += 1
+            parts = [other]
+    if last := "".join(parts):
+        last = last.removesuffix("\r")
+        yield last if number > 1 else last.removeprefix("\ufeff")
+
+
+def _one_line(text):
+    """A text with each run of white space, line ends among it, made one space."""
+    return " ".join(text.split())
+
+
+def _open_input(path):
+    """A file's bytes, standard input's for None; ValueError where it cannot be read."""
+    if path is None and sys.stdin is None:  # the shell's <&-
+        raise ValueError("standard input is closed: name a file by --input")
+    try:
+        return nullcontext(sys.stdin.buffer) if path is None else open(path, "rb")
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
 
 
 def fsync(path: str | Path) -> None:

@@ -15,7 +15,6 @@ from packed import PackedBatches, PackedObjective, PackedUpdate
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from annotated.cli import PRESETS
 from annotated.data import Batches, make_batch
 from annotated.gpu import (
     FastUpdate,
@@ -35,6 +34,7 @@ from annotated.gpu import (
 from annotated.graphs import CudaGraphTrainStep
 from annotated.layers import FusedLayerNorm, LayerNorm
 from annotated.optimization import label_smoothed_loss, learning_rate
+from annotated.own_text import PRESETS
 from annotated.records import Record, read_run
 from annotated.training import _read_later, _stream
 from annotated.transformer import BASE, BIG, TINY, Transformer

@@ -21,11 +21,11 @@ import torch
 import warm
 from safetensors.torch import load_file
 
-from annotated import cli, corpora, decoding
+from annotated import cli, corpora, decoding, own_text
 from annotated.data import Batches, Corpus, Subwords, Words, make_batch
 from annotated.decoding import load, save
 from annotated.evaluation import bleu
-from annotated.files import file_lock, resumable_output, sha256_of
+from annotated.files import _text_lines, file_lock, resumable_output, sha256_of
 from annotated.grammar import grammar_corpus
 from annotated.optimization import label_smoothed_loss
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
@@ -77,8 +77,8 @@ def called(monkeypatch, capsys):
     ],
 )
 def test_a_line_ends_at_a_line_feed_only(content, lines):
-    assert list(cli._text_lines(io.BytesIO(content))) == lines
-    assert list(cli._text_lines(io.BytesIO(content), encoding="utf-8")) == lines
+    assert list(_text_lines(io.BytesIO(content))) == lines
+    assert list(_text_lines(io.BytesIO(content), encoding="utf-8")) == lines
     assert corpora._decode_lines(content, "text") == lines
 
 
@@ -119,7 +119,7 @@ def test_another_encoding_can_be_named(encoding, called, fake, tmp_path):
     assert status == 0 and len(lines) == 5 and lines[0] == "FÜR |" and lines[1] == "|" and lines[3] == "NO END |", said
     for name, content in (("s", "a\nb"), ("t", "\u00fc\nd\n")):
         (tmp_path / name).write_bytes(content.encode(encoding))
-    pairs = cli._FilePairs(tmp_path / "s", tmp_path / "t", encoding=encoding)
+    pairs = own_text._FilePairs(tmp_path / "s", tmp_path / "t", encoding=encoding)
     assert list(pairs) == [("a", "ü"), ("b", "d")]
 
 
@@ -132,7 +132,7 @@ def test_the_default_encoding_may_be_named(name, called, fake):
 @pytest.mark.parametrize("content", [b"ab\xff", b"\xff\xfea\x00\n"])
 def test_a_named_encoding_is_held_to(content):
     with pytest.raises(ValueError, match="text, line 1 is no text in the encoding utf-16-be"):
-        list(cli._text_lines(io.BytesIO(content + b"\xd8\x00"), "text", "utf-16-be"))
+        list(_text_lines(io.BytesIO(content + b"\xd8\x00"), "text", "utf-16-be"))
 
 
 @pytest.mark.parametrize("name", ["klingon", "hex", "\0", ""])
@@ -278,18 +278,18 @@ def test_the_speed_that_is_asked_for_is_given(monkeypatch):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     monkeypatch.setattr(distributed, "_fast_backend", lambda *given: asked.append(given))
     for more in (["--fast"], ["--precision", "bfloat16"], ["--compile"]):
-        cli._backend_for(cli._make_parser().parse_args(["train", "--out", "x", "--device", "cpu", *more]))
+        own_text._backend_for(cli._make_parser().parse_args(["train", "--out", "x", "--device", "cpu", *more]))
     recipe = Recipe(source_tokens=7, target_tokens=5)
-    assert cli._start_for("cpu", TINY, recipe).keywords["rows"] == 5 and cli._start_for("cuda", TINY, recipe) is Run
+    assert own_text._start_for("cpu", TINY, recipe).keywords["rows"] == 5 and own_text._start_for("cuda", TINY, recipe) is Run
     assert asked == [("cpu", None, False, Path("x")), ("cpu", "bfloat16", False, Path("x")), ("cpu", None, True, Path("x"))]
 
 
 def test_what_is_scored_at_the_end_is_held_out_and_the_seed_decides_the_batches(text, tmp_path, called, monkeypatch):
     (tmp_path / "vs").write_text("the dog sees the dog\n")
     (tmp_path / "vt").write_text("die Hündin sieht die Hündin\n")
-    scored, score, made = [], cli._score, []
-    monkeypatch.setattr(cli, "_score", lambda translator, pairs, *more: scored.extend(pairs) or score(translator, pairs, *more))
-    monkeypatch.setattr(cli, "Batches", lambda *given: made.append(Batches(*given)) or made[-1])
+    scored, score, made = [], own_text._score, []
+    monkeypatch.setattr(own_text, "_score", lambda translator, pairs, *more: scored.extend(pairs) or score(translator, pairs, *more))
+    monkeypatch.setattr(own_text, "Batches", lambda *given: made.append(Batches(*given)) or made[-1])
     files = "--source", text / "train.en", "--target", text / "train.de", "--valid-source", tmp_path / "vs", "--valid-target", tmp_path / "vt"
     status, _, said = called("train", *files, *SIZES, "--steps", 1, "--seed", 7, "--out", tmp_path / "out")
     assert status == 0, said
@@ -457,10 +457,10 @@ def test_interactive_answers_through_a_pipe(tmp_path, called, fake):
 def test_pairs_are_read_from_files_again_and_again(tmp_path):
     (tmp_path / "s").write_bytes(b"\xef\xbb\xbfone\r\n\ntwo\xe2\x80\xa8two\nthree")
     (tmp_path / "t").write_bytes(b"eins\n-\nzwei \ndrei\n")
-    pairs = cli._FilePairs(tmp_path / "s", tmp_path / "t")
+    pairs = own_text._FilePairs(tmp_path / "s", tmp_path / "t")
     wanted = [("one", "eins"), ("two two", "zwei"), ("three", "drei")]
     assert list(pairs) == list(pairs) == wanted
-    assert list(cli._FilePairs(tmp_path / "s", tmp_path / "t", frozenset(["eins", "three"]))) == wanted[1:2]
+    assert list(own_text._FilePairs(tmp_path / "s", tmp_path / "t", frozenset(["eins", "three"]))) == wanted[1:2]
 
 
 def test_copies_that_differ_in_white_space_alone_are_on_one_side_of_the_split(text, tmp_path, capsys):
@@ -472,7 +472,7 @@ def test_copies_that_differ_in_white_space_alone_are_on_one_side_of_the_split(te
         odd[name] = tmp_path / name
         odd[name].write_text("\n".join(lines + spaced) + "\n")
     options = SimpleNamespace(corpus=None, source=odd["train.en"], target=odd["train.de"], valid_source=None, valid_target=None, encoding=None)
-    corpus = cli._read_corpus(options)
+    corpus = own_text._read_corpus(options)
     held_out = {side for pair in corpus.validation for side in pair}
     assert held_out and held_out.isdisjoint(side for pair in corpus.train for side in pair)
 
@@ -482,20 +482,20 @@ def test_files_of_unequal_length_are_refused(tmp_path, lines):
     for name, number in zip("st", lines):
         (tmp_path / name).write_text("x\n" * number)
     with pytest.raises(ValueError, match=f"s has {lines[0]} lines and .*t has {lines[1]}:"):
-        list(cli._FilePairs(tmp_path / "s", tmp_path / "t"))
+        list(own_text._FilePairs(tmp_path / "s", tmp_path / "t"))
 
 
 def test_held_out_pairs_depend_on_their_text_only_and_are_about_a_fiftieth():
     pairs = [(f"source {i % 700}", f"target {i % 900}") for i in range(5000)] * 2
-    held = cli._hold_out(lambda: pairs)
+    held = own_text._hold_out(lambda: pairs)
     assert 60 <= len(held) <= 140 and len(set(held)) == len(held) and set(held) <= set(pairs)
     shuffled = list(pairs)
     random.Random(0).shuffle(shuffled)
-    assert set(cli._hold_out(lambda: shuffled)) == set(held)
-    assert 1 <= len(cli._hold_out(lambda: pairs, most=10)) <= 30
-    assert len(cli._hold_out(lambda: pairs[:2])) >= 1
+    assert set(own_text._hold_out(lambda: shuffled)) == set(held)
+    assert 1 <= len(own_text._hold_out(lambda: pairs, most=10)) <= 30
+    assert len(own_text._hold_out(lambda: pairs[:2])) >= 1
     with pytest.raises(ValueError, match="no sentence pair"):
-        cli._hold_out(list)
+        own_text._hold_out(list)
 
 
 def options_for(tmp_path, **more):
@@ -509,7 +509,7 @@ def test_no_held_out_sentence_is_trained_on(tmp_path, capsys):
     pairs = [(f"s {chance.randrange(400)}", f"t {chance.randrange(400)}") for _ in range(2000)]
     for name, side in zip("st", zip(*pairs)):
         (tmp_path / name).write_text("\n".join(side) + "\n")
-    corpus = cli._read_corpus(options_for(tmp_path))
+    corpus = own_text._read_corpus(options_for(tmp_path))
     train, held = list(corpus.train), corpus.validation
     strings = {text for pair in held for text in pair}
     assert held and train and strings.isdisjoint(text for pair in train for text in pair)
@@ -522,7 +522,7 @@ def test_given_held_out_sentences_are_not_trained_on_either(tmp_path, capsys):
     (tmp_path / "t").write_text("A\nB\nC\n")
     (tmp_path / "vs").write_text("b\n")
     (tmp_path / "vt").write_text("beta\n")
-    corpus = cli._read_corpus(options_for(tmp_path, valid_source=tmp_path / "vs", valid_target=tmp_path / "vt"))
+    corpus = own_text._read_corpus(options_for(tmp_path, valid_source=tmp_path / "vs", valid_target=tmp_path / "vt"))
     assert list(corpus.train) == [("a", "A"), ("c", "C")] and corpus.validation == [("b", "beta")]
     assert "2 pairs to train on, 1 held out, 1 left out" in capsys.readouterr().err
 
@@ -532,11 +532,11 @@ def test_two_pairs_are_the_least_that_can_be_trained_on(tmp_path):
         (tmp_path / "s").write_text(text)
         (tmp_path / "t").write_text(text.upper())
         if enough:
-            corpus = cli._read_corpus(options_for(tmp_path))
+            corpus = own_text._read_corpus(options_for(tmp_path))
             assert len(list(corpus.train)) == len(corpus.validation) == 1
         else:
             with pytest.raises(ValueError, match="leave nothing to train on"):
-                cli._read_corpus(options_for(tmp_path))
+                own_text._read_corpus(options_for(tmp_path))
 
 
 def test_long_pairs_are_refused_or_left_out():
@@ -548,20 +548,20 @@ def test_long_pairs_are_refused_or_left_out():
     pairs = [("ab", "cd"), ("abcdef", "x"), ("y", "stuvwxy"), ("z", "stuvwxyz")]
     for pair, fits in zip(pairs, (True, False, True, False)):
         if fits:
-            assert len(list(cli._encoded([pair], Letters(), recipe))) == 1
+            assert len(list(own_text._encoded([pair], Letters(), recipe))) == 1
         else:
             with pytest.raises(ValueError, match=f"begins '{pair[0]}' has .* source_tokens=6 .*--longest"):
-                list(cli._encoded([pair], Letters(), recipe))
-    assert len(list(cli._encoded(pairs, Letters(), recipe, longest=3))) == 1
-    assert len(list(cli._encoded(pairs[:1], Letters(), recipe, positions=3))) == 1
+                list(own_text._encoded([pair], Letters(), recipe))
+    assert len(list(own_text._encoded(pairs, Letters(), recipe, longest=3))) == 1
+    assert len(list(own_text._encoded(pairs[:1], Letters(), recipe, positions=3))) == 1
     for pair in (("a", "bcd"), ("bcd", "a")):
         with pytest.raises(ValueError, match="more than max_positions=3"):
-            list(cli._encoded([pair], Letters(), recipe, positions=3))
+            list(own_text._encoded([pair], Letters(), recipe, positions=3))
 
 
 def test_subwords_are_learned_from_no_more_than_enough():
-    assert list(cli._sampled(range(100), most=7)) == list(range(0, 100, 15))
-    assert list(cli._sampled(range(7), most=7)) == list(range(7))
+    assert list(own_text._sampled(range(100), most=7)) == list(range(0, 100, 15))
+    assert list(own_text._sampled(range(7), most=7)) == list(range(7))
 
 
 # ---- a whole job
@@ -612,7 +612,7 @@ def test_its_page_says_data_licence_command_score_and_use(model):
 
 @pytest.mark.parametrize("change, said", [({}, "N=2, d_model=128, "), ({"N_decoder": 1}, "N=2, N_decoder=1, d_model=128, ")])
 def test_its_page_gives_the_depth_of_both_stacks(change, said):
-    page = cli._describe(Corpus("pairs", [], [], [], "ours", {}), replace(TINY, **change), {"command": "c", "date": "d"}, 1)
+    page = own_text._describe(Corpus("pairs", [], [], [], "ours", {}), replace(TINY, **change), {"command": "c", "date": "d"}, 1)
     assert f"\n{said}" in page
 
 
@@ -675,7 +675,7 @@ def test_what_a_run_without_weights_has_left_is_made_anew(text, model, tmp_path,
         source, target = model / name, tmp_path / "out" / name
         target.parent.mkdir(exist_ok=True)
         shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
-    (tmp_path / "out" / cli._MARK).touch()
+    (tmp_path / "out" / own_text._MARK).touch()
     run = json.loads((tmp_path / "out" / "run.json").read_text())
     (tmp_path / "few.en").write_text("".join(f"word{i % 5} thing{i % 7}\n" for i in range(35)))
     sums = dict.fromkeys(("source", "target"), sha256_of(tmp_path / "few.en"))
@@ -963,7 +963,7 @@ def test_one_process_at_a_time_writes_to_a_place(text, tmp_path, called, fake):
     pytest.importorskip("fcntl")
     (tmp_path / "out.part").touch()
     files = ["--source", text / "train.en", "--target", text / "train.de"]
-    with file_lock(tmp_path / "out.part"), file_lock(tmp_path / "model" / cli._MARK):
+    with file_lock(tmp_path / "out.part"), file_lock(tmp_path / "model" / own_text._MARK):
         for command in (
             ["translate", "--model", fake, "--output", tmp_path / "out"],
             ["train", *files, *SIZES, "--steps", 1, "--out", tmp_path / "model"],
@@ -1126,7 +1126,7 @@ def test_an_evaluation_that_is_stopped_between_its_two_files_can_be_made_again(t
     asked = "evaluate", "--model", fake, "--source", text / "train.en", "--target", text / "train.de", "--out", tmp_path / "out"
     assert called(*asked)[0] == 0
     with monkeypatch.context() as patch:
-        patch.setattr(cli.Record, "write", stopped)
+        patch.setattr(own_text.Record, "write", stopped)
         assert called(*asked[:3], "--source", text / "train.de", "--target", text / "train.en", *asked[-2:])[0] == 130
     assert called(*asked)[0] == 0 and set(contents(tmp_path / "out")) == {"outputs.txt", "scores.json"}
 
@@ -1163,13 +1163,13 @@ def test_lines_with_an_empty_side_are_written_and_counted(fake, tmp_path, called
     assert status == 0 and "2 sentences, beam 4, alpha 0.6; 3 lines more have an empty side" in out and "BLEU 100.00" in out
     assert (tmp_path / "out" / "outputs.txt").read_text() == "A B C D |\n|\nE F G H |\nI |\n|\n"
     assert json.loads((tmp_path / "out" / "scores.json").read_text())["sentences"] == 2
-    assert cli._FilePairs(tmp_path / "s", tmp_path / "t").count() == (2, 3)
+    assert own_text._FilePairs(tmp_path / "s", tmp_path / "t").count() == (2, 3)
 
 
 def test_training_says_how_many_pairs_lack_a_side(tmp_path, capsys):
     (tmp_path / "s").write_text("a\n\nb\nc\n")
     (tmp_path / "t").write_text("A\nx\nB\n\n")
-    cli._read_corpus(options_for(tmp_path))
+    own_text._read_corpus(options_for(tmp_path))
     assert "1 pairs to train on, 1 held out, 0 left out that share a sentence with these, 2 left out that have an empty side" in capsys.readouterr().err
 
 
@@ -1180,7 +1180,7 @@ def test_a_training_that_is_refused_leaves_the_folder_as_it_was(text, tmp_path, 
     (tmp_path / "out").mkdir()
     assert called(*files, "--vocab", 8000, "--out", tmp_path / "out")[0] == 2
     assert list((tmp_path / "out").iterdir()) == []  # it was there before
-    (tmp_path / "out" / cli._MARK).touch()  # as an older version left it
+    (tmp_path / "out" / own_text._MARK).touch()  # as an older version left it
     (tmp_path / "out" / "words.txt").write_text("mine")
     status, _, said = called(*files, "--out", tmp_path / "out")
     assert status == 2 and "holds words.txt, which would be lost" in said and (tmp_path / "out" / "words.txt").read_text() == "mine"
@@ -1193,7 +1193,7 @@ def test_a_finished_record_is_not_begun_anew(tmp_path, name, held):
     before = contents(tmp_path / "out")
     assert {"run.json", "log.jsonl", held} <= {path.name for path in record.iterdir()}
     with pytest.raises(ValueError, match=f"holds {held}, which would be lost, and no checkpoint to go on from: choose another --out"):
-        cli._check_folder(tmp_path / "out")
+        own_text._check_folder(tmp_path / "out")
     assert contents(tmp_path / "out") == before
 
 
@@ -1213,7 +1213,7 @@ def test_what_a_user_puts_into_the_folder_of_a_run_without_a_checkpoint_stays(te
 
     files = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, "--steps", 2, "--score", 0, "--out", tmp_path / "out"]
     with monkeypatch.context() as patched:
-        patched.setattr(cli, "_learn", full)
+        patched.setattr(own_text, "_learn", full)
         with suppress(MemoryError):
             assert called(*files)[0] != 0
     assert (tmp_path / "out" / "run.json").exists()
@@ -1228,16 +1228,16 @@ def test_a_model_from_before_a_field_came_is_still_the_same_run():
     sizes = {name: value for name, value in begun["config"].items() if name in {field.name for field in fields(Config)}}
     config = Config(**sizes)
     assert set(vars(config)) - set(begun["config"]), "the record lacks a field"
-    cli._check_same_run(folder, config=config, recipe=begun["recipe"], data=begun["data"])
+    own_text._check_same_run(folder, config=config, recipe=begun["recipe"], data=begun["data"])
     with pytest.raises(ValueError, match="was begun with d_ff"):
-        cli._check_same_run(folder, config=replace(config, d_ff=7), recipe=begun["recipe"], data=begun["data"])
+        own_text._check_same_run(folder, config=replace(config, d_ff=7), recipe=begun["recipe"], data=begun["data"])
 
 
 def test_an_interrupt_while_the_text_is_prepared_leaves_nothing(text, tmp_path, called, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "prepare", stop)
+    monkeypatch.setattr(own_text, "prepare", stop)
     files = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, "--steps", 1, "--score", 0]
     assert called(*files, "--out", tmp_path / "out")[0] == 130 and not (tmp_path / "out").exists()
 
@@ -1299,7 +1299,7 @@ def test_weights_are_counted_without_a_model():
                {"source_vocab": 13}, {"positions": "learned", "max_positions": 17}]
     for change in changes:
         config = replace(TINY, vocab=11, d_model=8, h=2, d_ff=6, **change)
-        assert cli._count_weights(config) == sum(p.numel() for p in Transformer(config).parameters()), change
+        assert own_text._count_weights(config) == sum(p.numel() for p in Transformer(config).parameters()), change
 
 
 class Kept:
@@ -1334,7 +1334,7 @@ def test_no_form_of_training_keeps_less_than_is_asked_for(form, change):
     kept = Kept(model)
     with torch.autograd.graph.saved_tensors_hooks(kept, lambda x: x):
         loss = objective(source, target)
-    asked = 4 * cli._count_activations(config, int((source != 0).sum()), int((target[:, 1:] != 0).sum()))
+    asked = 4 * own_text._count_activations(config, int((source != 0).sum()), int((target[:, 1:] != 0).sum()))
     assert loss.requires_grad and asked <= kept.bytes < 2.2 * asked
 
 
@@ -1343,19 +1343,19 @@ def a_training(device="cpu", **options):
     pairs = [([5] * (n % 7) + [2], [6] * (n % 5) + [2]) for n in range(40)]
     batches = Batches(pairs, 60, 60)
     sizes = [[sum(map(len, side)) for side in zip(*(pairs[i] for i in batches.plan()[k].tolist()))] for k in range(len(batches.plan()))]
-    return lambda config: cli._check_batches(options, config, batches, device), max(sizes, key=sum)
+    return lambda config: own_text._check_batches(options, config, batches, device), max(sizes, key=sum)
 
 
 @pytest.mark.parametrize("options, lean", [({}, False), ({"fast": True}, True), ({"precision": "bfloat16"}, True)], ids=str)
 def test_batches_are_refused_by_the_byte(options, lean, monkeypatch):
     config = replace(TINY, vocab=203)
     check, largest = a_training(**options)
-    wanted = cli._bytes_to_train(config, *largest, lean)
-    monkeypatch.setattr(cli, "_machine_memory", lambda: wanted)
+    wanted = own_text._bytes_to_train(config, *largest, lean)
+    monkeypatch.setattr(own_text, "_machine_memory", lambda: wanted)
     check(config)
-    monkeypatch.setattr(cli, "_machine_memory", lambda: None)  # nobody says
+    monkeypatch.setattr(own_text, "_machine_memory", lambda: None)  # nobody says
     check(config)
-    monkeypatch.setattr(cli, "_machine_memory", lambda: wanted - 1)
+    monkeypatch.setattr(own_text, "_machine_memory", lambda: wanted - 1)
     with pytest.raises(ValueError, match=f"batches of {largest[0]} source and {largest[1]} target tokens takes 0.0 GB of memory, and this machine"):
         check(config)
 
@@ -1363,14 +1363,14 @@ def test_batches_are_refused_by_the_byte(options, lean, monkeypatch):
 def test_a_gpu_is_asked_for_its_own_memory(monkeypatch):
     config = replace(TINY, vocab=203)
     check, largest = a_training("cuda:1")
-    wanted, asked = cli._bytes_to_train(config, *largest, lean=True), []
+    wanted, asked = own_text._bytes_to_train(config, *largest, lean=True), []
 
     def properties(device):
         asked.append(device)
         return SimpleNamespace(total_memory=wanted - len(asked) + 1)
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
-    monkeypatch.setattr(cli, "_machine_memory", lambda: 10)
+    monkeypatch.setattr(own_text, "_machine_memory", lambda: 10)
     check(config)
     with pytest.raises(ValueError, match="the GPU cuda:1 has"):
         check(config)
@@ -1379,26 +1379,26 @@ def test_a_gpu_is_asked_for_its_own_memory(monkeypatch):
 
 def test_a_training_on_a_cpu_needs_its_weights_four_times(monkeypatch):
     config, options = replace(TINY, vocab=203), SimpleNamespace(device="cpu", corpus="grammar", score=0)
-    wanted = 4 * 4 * cli._count_weights(config)
+    wanted = 4 * 4 * own_text._count_weights(config)
     monkeypatch.setattr(decoding, "_machine_memory", lambda: wanted)
-    cli._check_able(options, config)
+    own_text._check_able(options, config)
     monkeypatch.setattr(decoding, "_machine_memory", lambda: wanted - 1)
     with pytest.raises(ValueError, match="training a model of these sizes takes"):
-        cli._check_able(options, config)
+        own_text._check_able(options, config)
 
 
 def test_the_bytes_of_a_training_are_weights_averages_and_more():
     config = replace(TINY, vocab=203)
-    weights = 4 * cli._count_weights(config)
-    assert cli._bytes_to_train(config, 0, 0) == 4 * weights == cli._bytes_to_train(config, 1, 1)  # gradients are more than these
-    plain, lean = (cli._bytes_to_train(config, 9000, 9000, lean) - 3 * weights for lean in (False, True))
-    kept = cli._count_activations(config, 9000, 9000)
+    weights = 4 * own_text._count_weights(config)
+    assert own_text._bytes_to_train(config, 0, 0) == 4 * weights == own_text._bytes_to_train(config, 1, 1)  # gradients are more than these
+    plain, lean = (own_text._bytes_to_train(config, 9000, 9000, lean) - 3 * weights for lean in (False, True))
+    kept = own_text._count_activations(config, 9000, 9000)
     assert plain == 4 * (kept + 9000 * 203) and lean == 2 * (kept + 4096 * 203)
 
 
 def test_batches_beyond_the_memory_are_refused_before_the_first_update(text, tmp_path, called, monkeypatch):
-    monkeypatch.setattr(cli, "_machine_memory", lambda: 10**6)
-    monkeypatch.setattr(cli, "train", lambda *given, **more: pytest.fail("it trains"))
+    monkeypatch.setattr(own_text, "_machine_memory", lambda: 10**6)
+    monkeypatch.setattr(own_text, "train", lambda *given, **more: pytest.fail("it trains"))
     files = "train", "--source", text / "train.en", "--target", text / "train.de"
     status, _, said = called(*files, *SIZES, "--out", tmp_path / "out", "--score", 0)
     assert status == 2 and re.search(r"batches of \d+ source and \d+ target tokens takes 0\.\d GB of memory, and this machine has 0\.0: ", said)
@@ -1409,7 +1409,7 @@ def test_a_missing_package_is_asked_for_before_anything_else(text, tmp_path, cal
     files = "--source", text / "train.en", "--target", text / "train.de"
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "sacrebleu", None)
-        patch.setattr(cli, "_read_corpus", lambda options: pytest.fail("it has begun"))
+        patch.setattr(own_text, "_read_corpus", lambda options: pytest.fail("it has begun"))
         patch.setattr(cli, "_to_score", lambda options: pytest.fail("it has begun"))
         for command in (["train", *files, *SIZES, "--out", tmp_path / "out"], ["evaluate", "--model", tmp_path, *files]):
             status, _, said = called(*command)
@@ -1490,7 +1490,7 @@ def test_a_full_or_broken_stderr_changes_no_status(tmp_path, text):
 
 @pytest.mark.parametrize("size, most", [(10, 10), (10, 1000), (10, 3), (10, 7), (1, 1), (0, 5)])
 def test_the_pairs_that_are_scored_come_from_the_whole_held_out_part(size, most):
-    found = cli._at_distances(list(range(size)), most)
+    found = own_text._at_distances(list(range(size)), most)
     assert len(found) == len(set(found)) == min(size, most) and found == sorted(found)
     gaps = {b - a for a, b in zip(found, [*found[1:], size])}
     assert not found or found[0] == 0 and max(gaps) - min(gaps) <= 1, "no end of it is left out"
