@@ -1,4 +1,4 @@
-"""The command line of chapter 13 (its code is appendix H): `python -m annotated --help`."""
+"""The command line of chapter 13 (its code is appendices H and P): `python -m annotated --help`."""
 
 import os
 import signal
