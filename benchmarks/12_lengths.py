@@ -1,5 +1,7 @@
 """What the two Multi30k scores are made of: for each test sentence the n-grams that match, and its length.
 
+Also the words on both sides of the tokenised pairs: of each validation and test pair, and of all training pairs.
+
     ANNOTATED_DATA=... python benchmarks/12_lengths.py [--out results/12-lengths]
 
 Needs Multi30k, and the outputs that benchmarks/12_multi30k.py left beside both models; translates nothing. Only
@@ -20,6 +22,11 @@ from annotated.records import Record, about_corpus, read_run
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = {"multi30k-cpu": "13a", "multi30k-tok-cpu": "none"}  # each with the tokeniser of its own protocol
+
+
+def sides(pairs):
+    """The words of source and target of each pair; a tokenised file has a space between any two."""
+    return [[len(text.split()) for text in pair] for pair in pairs]
 
 
 def main():
@@ -43,6 +50,8 @@ def main():
             counts = bleu_counts(made, references, tokenize=tokenize)
             scores[name] = {"bleu": round(bleu_of_counts(counts.sum(0)), 2), "counts": counts.tolist()}
             print(name, scores[name]["bleu"], counts.sum(0).tolist())
+        parts = {part: sides(getattr(corpora["multi30k-tok-cpu"], part)) for part in ("validation", "test", "train")}
+        scores["words"] = parts | {"train": [sum(column) for column in zip(*parts["train"], strict=True)]}
         record.write_scores(scores, indent=None)
 
 
