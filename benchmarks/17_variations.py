@@ -202,7 +202,9 @@ def go(options):
     torch.set_num_threads(options.threads)
     corpus = load_corpus(CORPUS)
     corpus = replace(corpus, train=corpus.train[: options.pairs], validation=corpus.validation[: options.pairs])
-    vocabulary = Subwords.train((text for pair in corpus.train for text in pair), options.vocab)
+    # The file of the pieces names this limit, which no line comes near, and older records know the file by its hash.
+    limit = {"max_sentence_length": 1 << 16}
+    vocabulary = Subwords.train((text for pair in corpus.train for text in pair), options.vocab, **limit)
     options.cache.mkdir(parents=True, exist_ok=True)
     with begin(options, corpus, vocabulary) as record:
         if options.rates:
