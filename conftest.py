@@ -9,7 +9,7 @@ import pytest
 import warm
 from kernel import REPRODUCIBLE, profile
 
-pytest_plugins = ("explore",)  # fixtures of the explorers' tests
+pytest_plugins = ("explore",)  # the browser, and the explorers' pages in it
 
 for name, value in REPRODUCIBLE.items():
     os.environ.setdefault(name, value)

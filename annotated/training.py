@@ -710,7 +710,8 @@ def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterab
             seconds; called every recipe.evaluate_every updates and at the end.
         start: called with model, optimizer and folder; chapter 14 has others.
 
-    Every update seeds torch's generator, which is afterwards as it was before.
+    Every update seeds torch's generators; after the training the CPU's, and that of the
+    model's GPU, are as they were before.
 
     Returns:
         The log: an entry for each update and each evaluation.

@@ -1,6 +1,5 @@
 """The convolutional translator of benchmarks/, and the operations that the comparisons at equal operations count."""
 
-
 import pytest
 import torch
 from convolutional import ConvolutionalConfig, ConvolutionalSeq2Seq

@@ -1,6 +1,5 @@
 """Chapter 2's explorers: their numbers are Python's, and a key press or a drag changes what it should."""
 
-
 import pytest
 import torch
 from explore import node, with_browser, with_node

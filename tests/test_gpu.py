@@ -195,6 +195,17 @@ def test_precisions():
         gpu.precision_context("float8", "cpu")
 
 
+@pytest.mark.gpu
+def test_a_training_gives_the_gpus_generator_back():
+    from annotated.training import Recipe, train
+
+    model = model_of(P_drop=0.3).cuda()
+    torch.cuda.manual_seed(5)
+    before = torch.cuda.get_rng_state()
+    train(model, Recipe(steps=2, warmup=3), lambda epoch, position: [make_batch(some_pairs(4))][position:])
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+
+
 def test_gradients_in_bfloat16_are_near_those_in_float32_and_weights_stay():
     batches, found = [make_batch(some_pairs(30))], []
     for name in ("float32", "bfloat16"):

@@ -9,7 +9,7 @@ import explore
 import pytest
 import torch
 from chapters import ROOT
-from explore import browser, with_browser, with_node  # noqa: F401
+from explore import with_browser, with_node
 from test_in_page import exported, reference, wanted_of
 
 from annotated.figures import attention_maps
@@ -72,7 +72,7 @@ ATTRIBUTES = {
 
 
 @pytest.fixture
-def opened(browser):  # noqa: F811
+def opened(browser):
     """opened(name) is a page from a file with one element; it must ask for nothing else, and complain of nothing."""
     trouble, pages = [], []
 

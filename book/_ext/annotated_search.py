@@ -38,6 +38,8 @@ def index(env, doctree, letter: str, paper: list[str] = ()) -> None:
     entries = [("single", term, section["ids"][0], "main" if main else "", None) for term, main in found.items()]
     if entries:
         section.insert(1, addnodes.index(entries=entries))
+        # Sphinx has gone through the page by now; `keep` reads them here.
+        env.get_domain("index").entries.setdefault(env.docname, []).extend(entries)
 
 
 def keep(app, env) -> None:
