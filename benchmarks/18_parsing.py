@@ -13,7 +13,9 @@ then the test part is decoded once without constraint and once with, and scored:
     constrained   the model may choose only among tokens that a tree can go on with
 
 With --network recurrent the parser is the network of chapter 1, of as many weights as the Transformer of these sizes,
-under the same constraint; it needs a --rate of its own. With --share the first trees of the training part only.
+under the same constraint. With --share the first trees of the training part only.
+With --rates the highest rate is the one of most F1 on the development part, constrained, after a short training of
+--trial updates with a seed of its own. Trainings with other seeds share these trials, and make those that are missing.
 """
 
 import argparse
@@ -26,7 +28,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from script import rounded, run, weights
+from script import best_of, rounded, run, slug, weights
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from treebanks import parts_of
@@ -35,7 +37,7 @@ from annotated.cpu import CPURun
 from annotated.data import Words, token_batches
 from annotated.decoding import beam_search, greedy, packed
 from annotated.distributed import fast_run
-from annotated.files import read_json, sha256_of, write_json
+from annotated.files import file_lock, read_json, sha256_of, write_json
 from annotated.parsing import (
     TREEBANKS,
     WellFormed,
@@ -90,6 +92,7 @@ def recurrent(words, tokens, P_drop, wanted):
     return made(min(range(16, 1040, 16), key=off))
 
 
+TRIAL = 99  # the trials' seed
 LENGTHS = (10, 20, 30, 40, 60, 10_000)  # a sentence's words, at most, of each group in the record
 
 
@@ -230,31 +233,71 @@ def score(model, beam, parts, words, tokens):
     return scores, round(seconds), examples
 
 
-def go(options):
-    """Train, or go on, then choose on the development part and score the test part."""
-    torch.set_num_threads(options.threads)
-    device = torch.device(options.device)
-    parts, about, words, tokens, pairs = prepared(options)
+def made(options, words, tokens):
+    """The network, not trained yet."""
     config = replace(TINY, N=options.N, N_decoder=options.N_decoder, d_model=options.d_model,
                      d_ff=options.d_ff, h=options.h, d_k=None, d_v=None, P_drop=options.P_drop, norm="pre",
                      final_norm=True, positions="learned", vocab=len(tokens), source_vocab=len(words))
-    recipe = Recipe(steps=options.steps, warmup=options.warmup, rate=options.rate, source_tokens=options.words,
-                    target_tokens=options.words, seed=options.seed, evaluate_every=options.every,
-                    save_every=options.save_every, keep=10, optimizer=options.optimizer)
     torch.manual_seed(options.seed)
-    model = init_cross_attention_diagonal(Transformer(config)).to(device)
+    model = init_cross_attention_diagonal(Transformer(config))
     if options.network == "recurrent":
         torch.manual_seed(options.seed)
-        model = recurrent(len(words), len(tokens), options.P_drop, weights(model)).to(device)
-    some = parts["dev"][:: max(1, len(parts["dev"]) // 150)]
-    held_out = [_words_of(tree) for tree in some]
+        model = recurrent(len(words), len(tokens), options.P_drop, weights(model))
+    return model.to(options.device)
 
-    batches = partial(token_batches, pairs, options.words, options.words, options.seed)
-    start = partial(fast_run, precision="bfloat16") if device.type == "cuda" else CPURun
+
+def recipe_of(options):
+    """How the options would have it trained."""
+    return Recipe(steps=options.steps, warmup=options.warmup, rate=options.rate, source_tokens=options.words,
+                  target_tokens=options.words, seed=options.seed, evaluate_every=options.every,
+                  save_every=options.save_every, keep=10, optimizer=options.optimizer)
+
+
+def start_of(options):
+    """What makes the run that trains."""
+    start = partial(fast_run, precision="bfloat16") if torch.device(options.device).type == "cuda" else CPURun
     if options.network == "recurrent":
         start = Run
-    if options.optimizer == "muon":
-        start = by_muon(start)
+    return by_muon(start) if options.optimizer == "muon" else start
+
+
+def trials(options, trees, words, tokens, pairs):
+    """F1 on the development part of each rate after a short training; those that are missing are made now."""
+    sentences, tried = [_words_of(tree) for tree in trees], {}
+    for rate in options.rates:
+        short = argparse.Namespace(**vars(options) | {"steps": options.trial, "rate": rate, "seed": TRIAL})
+        short.warmup = max(1, options.warmup * options.trial // options.steps)
+        work = options.work.parent / slug("18-trials", options.treebank, options.network, options.optimizer, rate)
+        with file_lock(work.parent / f"{work.name}.lock"):  # another seed may be at it
+            model, recipe = made(short, words, tokens), recipe_of(short)
+            about = {"config": model.config, "recipe": recipe, "training": len(pairs), "dev_sentences": len(trees)}
+            with Record.begin(work, **about) as record:
+                if not record.scores:
+                    batches = partial(token_batches, pairs, options.words, options.words, TRIAL)
+                    try:
+                        train(model, recipe, batches, work, None, start_of(short))
+                        parsed = parse_words(WellFormed(quick(model), tokens), sentences, words, tokens)
+                        f1 = bracket_f1(trees, trees_from(parsed, sentences, "constrained")).f1
+                    except FloatingPointError:
+                        f1 = 0.0  # it diverged
+                    record.write_scores({"f1": round(f1, 2)})
+            tried[str(rate)] = record.scores["f1"]
+        print(f"rate {rate}: F1 {tried[str(rate)]} after {options.trial} updates", file=sys.stderr)
+    return tried
+
+
+def go(options):
+    """Train, or go on, then choose on the development part and score the test part."""
+    torch.set_num_threads(options.threads)
+    parts, about, words, tokens, pairs = prepared(options)
+    dev = parts["dev"][:: max(1, len(parts["dev"]) // options.dev_sentences)]
+    tried = trials(options, dev, words, tokens, pairs) if options.rates else {}
+    if tried:
+        options.rate = best_of({rate: -f1 for rate, f1 in tried.items()})
+    model, recipe = made(options, words, tokens), recipe_of(options)
+    some = parts["dev"][:: max(1, len(parts["dev"]) // 150)]
+    held_out = [_words_of(tree) for tree in some]
+    batches = partial(token_batches, pairs, options.words, options.words, options.seed)
 
     def evaluate(model):
         fast = quick(model)
@@ -273,12 +316,12 @@ def go(options):
     free = ("steps",) if options.optimizer == "adam" else ()  # a rate that falls to 0 needs the number of steps
     Record.begin(options.work, free=free, **what)  # its checkpoints are of this run, wherever the record goes
     with Record.begin(options.out, free=free, **what) as record:
-        log = train(model, recipe, batches, options.work, evaluate, start)
-        dev = parts["dev"][:: max(1, len(parts["dev"]) // options.dev_sentences)]
+        log = train(model, recipe, batches, options.work, evaluate, start_of(options))
         chosen = choose(model, options.work, dev, words, tokens, options.beams)
         found, seconds, examples = score(model, chosen["beam"], parts, words, tokens)
         evaluations = [line for line in log if "constrained_f1" in line]
         scores = {"measured_on": "test", "sentences": len(parts["test"]), "right_branching": baseline(parts), **found,
+                  "trials": {"updates": options.trial, "seed": TRIAL, "f1": tried} if tried else {},
                   "chosen": chosen, "training_seconds": evaluations[-1]["seconds"], "decoding_seconds": seconds,
                   "words_seen": sum(line["tokens"] for line in log if "tokens" in line)}
         record.write("log.jsonl", "".join(json.dumps(line) + "\n" for line in log))
@@ -305,6 +348,8 @@ def main():
     parser.add_argument("--steps", type=int, default=2400, help="updates")
     parser.add_argument("--warmup", type=int, default=200)
     parser.add_argument("--rate", type=float, default=0.3, help="a factor on Eq. 3")
+    parser.add_argument("--rates", type=float, nargs="+", default=[], help="try these first, instead of --rate")
+    parser.add_argument("--trial", type=int, default=800, help="updates of such a try")
     parser.add_argument("--optimizer", choices=("adam", "muon"), default="adam", help="muon: its rate falls to 0")
     parser.add_argument("--words", type=int, default=1200, help="of a batch, at most, padding counted")
     parser.add_argument("--every", type=int, default=200, help="updates between evaluations")
