@@ -20,7 +20,7 @@ from pathlib import Path
 
 import script
 import torch
-from peers import keep_memory, summary, take_turns
+from peers import keep_memory, of_transformers, summary, take_turns
 
 from annotated.decoding import load
 from annotated.grammar import grammar_corpus
@@ -35,19 +35,6 @@ def sentences(count):
     texts = [source for source, _ in grammar_corpus(train=10, validation=10, test=2 * count).test]
     pieces = iter(texts)
     return [" ".join(next(pieces) for _ in range(3 if i % 4 == 0 else 1)) for i in range(count)]
-
-
-@torch.inference_mode()
-def of_transformers(model, tokenizer, beam, sort, lines):
-    order = sorted(range(len(lines)), key=lambda i: len(lines[i]), reverse=True) if sort else range(len(lines))
-    order, outputs = list(order), [""] * len(lines)
-    for i in range(0, len(order), BATCH):
-        rows = order[i : i + BATCH]
-        batch = tokenizer([lines[row] for row in rows], return_tensors="pt", padding=True)
-        made = model.generate(**batch, num_beams=beam, do_sample=False, length_penalty=1.0, max_new_tokens=LONGEST)
-        for row, text in zip(rows, tokenizer.batch_decode(made, skip_special_tokens=True), strict=True):
-            outputs[row] = text
-    return outputs
 
 
 def main():
@@ -76,11 +63,13 @@ def main():
     what = {"config": trained.model.config, "model": about_model(options.model)}
     with Record.begin(options.out, anew=True, packages=("transformers",), seed=0, **what) as record:
         for name, beam in (("greedy", 1), ("beam 4", 4)):
+            search = {"num_beams": beam, "length_penalty": 1.0, "max_new_tokens": LONGEST}
+            by_transformers = partial(of_transformers, theirs, tokenizer, BATCH, **search)
             sides = {
                 "ours": partial(ours.translate, beam=beam, alpha=1.0),
                 "ours, the book's search": partial(by_the_book.translate, beam=beam),
-                "transformers": partial(of_transformers, theirs, tokenizer, beam, False),
-                "transformers, sorted": partial(of_transformers, theirs, tokenizer, beam, True),
+                "transformers": by_transformers,
+                "transformers, sorted": partial(by_transformers, sort=True),
             }
             made = {side: translate(lines) for side, translate in sides.items()}
             rows = summary(take_turns({side: partial(f, lines) for side, f in sides.items()}, options.rounds, name))

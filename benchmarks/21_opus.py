@@ -17,8 +17,7 @@ from pathlib import Path
 
 import script
 import torch
-from peers import keep_memory
-from tqdm import tqdm
+from peers import keep_memory, of_transformers
 
 from annotated.corpora import load_corpus
 from annotated.evaluation import bleu
@@ -26,18 +25,6 @@ from annotated.interop import PublishedTranslator, _find_folder, load_marian
 from annotated.records import Record, about_corpus, about_model
 
 BATCH, LONGEST = 32, 200
-
-
-@torch.inference_mode()
-def of_transformers(model, tokenizer, lines):
-    order, outputs = sorted(range(len(lines)), key=lambda i: len(lines[i])), [""] * len(lines)
-    for i in tqdm(range(0, len(order), BATCH), desc="transformers", unit="batch"):
-        rows = order[i : i + BATCH]
-        batch = tokenizer([lines[row] for row in rows], return_tensors="pt", padding=True)
-        made = model.generate(**batch, do_sample=False, max_new_tokens=LONGEST)
-        for row, text in zip(rows, tokenizer.batch_decode(made, skip_special_tokens=True), strict=True):
-            outputs[row] = text
-    return outputs
 
 
 def main():
@@ -59,10 +46,11 @@ def main():
     theirs, tokenizer = MarianMTModel.from_pretrained(folder).eval(), MarianTokenizer.from_pretrained(folder)
     book = load_marian(folder)
     ours = PublishedTranslator(book.model, book.vocabulary, replace(book.how, max_len=LONGEST))
+    how = {"sort": True, "bar": "transformers", "max_new_tokens": LONGEST}
     sides = {
         "ours": lambda lines: ours.translate(lines, book.how.beam, book.how.power),
         "ours, the book's search": lambda lines: book.translate(lines),
-        "transformers": lambda lines: of_transformers(theirs, tokenizer, lines),
+        "transformers": lambda lines: of_transformers(theirs, tokenizer, BATCH, lines, **how),
     }
     scores, made = {"model": options.model, "sentences": len(lines), "beam": book.how.beam}, {}
     model = {**about_model(folder), "folder": options.model}  # not where this machine keeps it

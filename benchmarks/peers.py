@@ -26,6 +26,24 @@ from annotated.optimization import label_smoothed_loss
 from annotated.transformer import Transformer
 
 
+@torch.inference_mode()
+def of_transformers(model, tokenizer, batch, lines, sort=False, bar=None, **search):
+    """Translations by `transformers`, a batch of lines at a time, the longest first if asked.
+
+    bar names a progress bar; search holds the settings of `generate` that are not the model's own.
+    """
+    order, outputs = list(range(len(lines))), [""] * len(lines)
+    if sort:
+        order.sort(key=lambda i: len(lines[i]), reverse=True)
+    for i in tqdm(range(0, len(order), batch), desc=bar, unit="batch", disable=not bar):
+        rows = order[i : i + batch]
+        inputs = tokenizer([lines[row] for row in rows], return_tensors="pt", padding=True)
+        made = model.generate(**inputs, do_sample=False, **search)
+        for row, text in zip(rows, tokenizer.batch_decode(made, skip_special_tokens=True), strict=True):
+            outputs[row] = text
+    return outputs
+
+
 def keep_memory():
     """Keep memory from call to call, for all sides alike: none waits for the system's pages. True where it can."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
