@@ -173,8 +173,8 @@ def mask_words(
         raise ValueError(f"rate must be above 0 and at most 1, not {rate}")
     if blank <= 4:
         raise ValueError(f"blank must be above 4, for words lie between, not {blank}")
-    chance, how = torch.rand(2, *ids.shape, generator=generator)  # (2, B, T)
-    words = torch.randint(4, blank, ids.shape, generator=generator)  # (B, T)
+    chance, how = torch.rand(2, *ids.shape, generator=generator).to(ids.device)  # (2, B, T)
+    words = torch.randint(4, blank, ids.shape, generator=generator).to(ids.device)  # (B, T)
     chosen = (ids > 3) & (chance < rate)  # (B, T)
     seen = ids.masked_fill(chosen & (how < 0.8), blank)  # (B, T)
     return torch.where(chosen & (how >= 0.9), words, seen), chosen

@@ -169,7 +169,8 @@ def _train_subwords(lines, vocab, **options):
 class Subwords:
     """A vocabulary of word pieces shared by both languages, by SentencePiece (section 5.1).
 
-    Characters that the training text lacks are spelled as bytes, so that every text survives.
+    Characters that the training text lacks are spelled as bytes, so that every text survives;
+    only the sign `▁` becomes a space.
 
     Args:
         model: what SentencePiece's own model file holds.

@@ -27,7 +27,7 @@ from tqdm import tqdm
 from annotated.attention import scaled_dot_product_attention
 from annotated.data import Subwords, Words, load_vocabulary, pad_batch
 from annotated.embedding import Embedding
-from annotated.files import _check_fields, atomic_write, fsync, read_json, write_json, write_text
+from annotated.files import _check_fields, atomic_write, fsync, read_json, write_json
 from annotated.layers import FusedLayerNorm, LayerNorm
 from annotated.multihead import MultiHeadAttention
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq, _check_ids
@@ -222,6 +222,9 @@ class _Beams:
         best, parent, token = _continuations(self.log_p, self.done, log_probs)  # (B, k)
         for name in ("log_p", "score", "lengths"):
             setattr(self, name, getattr(self, name).gather(1, parent))
+        # Where too little can follow, a place is filled up by anything: it must not be a second
+        # copy of a finished hypothesis.
+        self.score = self.score.masked_fill(best == -math.inf, -math.inf)
         self.log_p = torch.where(self.done, self.log_p, best)  # (B, k)
         token = token.masked_fill(self.done, pad)[..., None]  # (B, k, 1)
         same = parent[..., None].expand(-1, -1, self.length)  # (B, k, length)
@@ -470,12 +473,9 @@ class _Int8Linear(nn.Module):
 
     def forward(self, x):
         """About x @ weight.T + bias: (..., m) to (..., n)."""
-        try:
-            return torch.ops.quantized.linear_dynamic(x, self.weight, self.short)
-        except RuntimeError:
-            if x.isfinite().all():
-                raise
+        if not x.isfinite().all():  # they would become some number or other
             return x.new_full((*x.shape[:-1], self.n), math.nan)  # which a search refuses
+        return torch.ops.quantized.linear_dynamic(x, self.weight, self.short)
 
 
 class _PackedEmbedding(nn.Module):
@@ -841,9 +841,10 @@ def save(folder: Path | str, model: nn.Module, vocabulary: Any, about: str = "")
             that was there before any model is kept.
 
     Raises:
-        TypeError: `annotated.load` knows no such model or vocabulary.
-        ValueError: the vocabulary is not of the model's size or has other markers; or the
-            model has other tensors than its configuration says, or another attention.
+        TypeError: `annotated.load` knows no such model or vocabulary; about is no text.
+        ValueError: the vocabulary is not of the model's size or has other markers; the model has
+            other tensors than its configuration says, or another attention; or about has
+            letters that UTF-8 has not.
     """
     _check_kind(model, vocabulary)
     config: Any = model.config
@@ -851,19 +852,21 @@ def save(folder: Path | str, model: nn.Module, vocabulary: Any, about: str = "")
     _check_markers(config)
     _check_tensors(model)
     _check_attention(model)
+    if not isinstance(about, str):
+        raise TypeError(f"about must be a text, not {type(about).__name__}")
     folder = Path(folder)
     readme = folder / "README.md"
     stays = not about and not (folder / "config.json").exists() and readme.exists()
-    with (atomic_write(folder / vocabulary.filename) as words,
+    page = readme.read_bytes() if stays else about.encode()
+    with (atomic_write(folder / vocabulary.filename) as words, atomic_write(readme) as fresh,
           atomic_write(folder / "model.safetensors") as weights):
         vocabulary.save(words)
+        fresh.write_bytes(page)
         save_model(model, str(weights))
         fsync(weights)  # a disk that takes no more says so here, while the old model is whole
         # No model until all of the new one is there: old weights must not meet a new vocabulary.
         (folder / "config.json").unlink(missing_ok=True)
     _only_vocabulary(folder, vocabulary.filename)
-    if not stays:
-        write_text(readme, about)
     what = {"kind": type(model).__name__, "config": asdict(config)}
     write_json(folder / "config.json", what)  # last: a folder without it is no model
 

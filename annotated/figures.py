@@ -78,6 +78,7 @@ def _recording(model):
         seen[kind].append(attention_weights(Q, K, *mask))
 
     with ExitStack() as stack:
+        stack.enter_context(torch.compiler.set_stance("force_eager"))  # it would not see the hooks
         for kind in _KINDS:
             for module in attentions(model, kind):
                 handle = module.register_forward_pre_hook(partial(hook, kind))
@@ -525,7 +526,8 @@ def without_head(model: Transformer, kind: str, layer: int, head: int) -> Iterat
 
     handle = modules[layer].W_O.register_forward_pre_hook(hook)
     try:
-        yield
+        with torch.compiler.set_stance("force_eager"):  # compiled code does not see the hook
+            yield
     finally:
         handle.remove()
 

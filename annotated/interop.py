@@ -36,7 +36,7 @@ from annotated.decoding import (
     greedy,
 )
 from annotated.embedding import positional_encoding
-from annotated.files import _need, atomic_write, read_file, read_json, write_json
+from annotated.files import _need, atomic_write, fsync, read_file, read_json, write_json
 from annotated.transformer import _ACTIVATIONS, Config, KVCache, State, Transformer
 
 __all__ = [
@@ -830,14 +830,15 @@ def _marian_tensors(model, order):
 def _write_marian(folder, files, tensors, about, generation):
     """Write a MarianMT folder, config.json last: a folder without it is no model."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("config.json", "target_vocab.json"):  # of an older model
-        (folder / name).unlink(missing_ok=True)
     separate = "target_vocab.json" in files
     tokenizer = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
     files |= {"tokenizer_config.json": tokenizer, "generation_config.json": generation}
     files["config.json"] = about
     with atomic_write(folder / "model.safetensors") as fresh:
         save_file(tensors, fresh, {"format": "pt"})
+        fsync(fresh)  # a full disk says so here, while the old model is whole
+        for name in ("config.json", "target_vocab.json"):  # of an older model
+            (folder / name).unlink(missing_ok=True)
     for name, content in files.items():
         if isinstance(content, dict):
             write_json(folder / name, content)
@@ -1036,6 +1037,9 @@ def _traceable(model, positions=1024):
         twin.source_embedding = _Table(twin.source_embedding.weight, root)
     count = c.max_positions if c.positions == "learned" else positions
     twin.positions = _Table(twin.positions(torch.arange(count)))
+    for part in twin.modules():
+        if "linear" in vars(part):  # appendix N's products, which cannot be traced
+            part.linear = F.linear
     return twin.requires_grad_(False)
 
 

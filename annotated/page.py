@@ -137,7 +137,7 @@ def to_page(folder: Path | str, out: Path | str) -> None:
         "config": _about(translator.model.config),
         "vocabulary": type(translator.vocabulary).__name__,
         "pieces": _pieces(translator.vocabulary),
-        "about": readme.read_text(encoding="utf-8") if readme.exists() else "",
+        "about": readme.read_text("utf-8", "replace") if readme.exists() else "",
         "tensors": table,
         "data": base64.b64encode(content).decode("ascii"),
     }

@@ -7,6 +7,7 @@ import gzip
 import lzma
 import os
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -350,7 +351,7 @@ def _unpacked(content, name):
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(f"{name} is not UTF-8 text: convert it to UTF-8") from None
-    except (OSError, EOFError, lzma.LZMAError) as error:
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise ValueError(f"{name} cannot be unpacked, it may be cut off: {error}") from None
 
 
@@ -544,7 +545,8 @@ class WellFormed(nn.Module):
         tokens: the vocabulary of its outputs, each a word with the brackets around its "*".
 
     Raises:
-        ValueError: some open brackets could never be closed by tokens.
+        ValueError: some open brackets could never be closed by tokens; or they are not as many
+            as the model's vocab.
     """
 
     rise: Tensor
@@ -562,6 +564,9 @@ class WellFormed(nn.Module):
         for n in range(self.most + 1):
             if n not in falls:
                 raise ValueError(f"tokens lack a word that closes {n}, such as {'*' + n * ')'!r}")
+        if len(tokens) != model.config.vocab:
+            wanted = f"{model.config.vocab}, as the model's vocab"
+            raise ValueError(f"tokens must be {wanted}, not {len(tokens)}")
         device = next(model.parameters()).device
         for name, values in (("rise", rises), ("word", stars)):  # (vocab,) each
             self.register_buffer(name, torch.tensor(values, device=device), persistent=False)

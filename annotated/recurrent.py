@@ -77,7 +77,7 @@ class RecurrentConfig:
             raise ValueError("vocab, d_model, pad, bos, eos and unk must be whole numbers")
         if self.d_model < 2 or self.d_model % 2:  # one half of it reads in each direction
             raise ValueError(f"d_model must be even and at least 2, not {self.d_model}")
-        if not 0 <= self.P_drop < 1:
+        if not isinstance(self.P_drop, int | float) or not 0 <= self.P_drop < 1:
             raise ValueError(f"P_drop must be at least 0 and less than 1, not {self.P_drop}")
         if len(set(special)) < 4 or min(special) < 0:
             raise ValueError(

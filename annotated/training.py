@@ -28,7 +28,7 @@ from torch.random import fork_rng
 from tqdm import tqdm
 
 from annotated.attention import scaled_dot_product_attention
-from annotated.files import _check_fields, _Messages, atomic_write, file_lock, fsync, read_json, sha256_of
+from annotated.files import _check_fields, _Messages, _put_back, atomic_write, file_lock, fsync, read_json, sha256_of
 from annotated.optimization import label_smoothed_loss, learning_rate, optimizer
 
 __all__ = [
@@ -353,13 +353,20 @@ def _check_weights(model, path):
         raise ValueError(f"{missing[0]} is missing")
 
 
+def _tidy(checkpoints):
+    """Put back what a process that was killed has set aside; remove what it had begun."""
+    for aside in checkpoints.glob(".*.old"):
+        _put_back(checkpoints / aside.name[1:].removesuffix(".old"), aside)
+    for begun in checkpoints.glob(".*.part"):
+        shutil.rmtree(begun)
+
+
 def _load_newest(folder, model, adam):
     """Go back to the newest checkpoint; if it is damaged, with a warning, to the one before.
 
     Returns its progress, None without checkpoints; ValueError if neither can be used.
     """
-    for left in Path(folder, "checkpoints").glob(".*.part"):  # of a process that was killed
-        shutil.rmtree(left)
+    _tidy(Path(folder, "checkpoints"))
     damaged = []
     message = ""
     for checkpoint in reversed(list_checkpoints(folder)[-2:]):
@@ -668,8 +675,8 @@ def _measure(evaluate, report, recipe, signals):
     run, seconds = report.run, report.seconds()
     try:
         found = dict(evaluate(run.model.eval()))
-        if {"step", "seconds"} & set(found):
-            raise ValueError("evaluate must return other keys than step and seconds")
+        if {"step", "seconds"} & set(found) or not all(isinstance(key, str) for key in found):
+            raise ValueError("evaluate must return texts as keys, others than step and seconds")
         json.dumps(found, default=float)
     except Exception as error:
         try:

@@ -138,6 +138,7 @@ def test_words_are_hidden_in_the_shares_stated():
 def test_markers_are_never_hidden_and_a_generator_repeats():
     ids = torch.tensor([[1, 3, 2, 0]]).expand(50, -1)
     seen, chosen = mask_words(ids, 31, 1.0)
+    assert mask_words(ids.to("meta"), 31)[0].is_meta  # as on a GPU: random numbers follow
     assert torch.equal(seen, ids) and not chosen.any()
     words = sentences(5, 50)
     one, two = (mask_words(words, 31, generator=torch.Generator().manual_seed(3)) for _ in range(2))

@@ -780,6 +780,27 @@ def test_a_product_of_8_bit_numbers_is_near_the_plain_one(shape, has_bias):
     assert ((found - wanted).abs() <= size * x.abs().amax()).all() if x.numel() else True
 
 
+@needs_int8
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
+def test_a_product_of_8_bit_numbers_makes_no_number_of_what_is_none(wrong):
+    x = torch.randn(3, 11)
+    x[1, 4] = wrong
+    assert decoding._Int8Linear(torch.randn(7, 11))(x).isnan().all()
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_a_place_that_nothing_can_fill_is_no_copy_of_a_finished_hypothesis(place):
+    """One of four hypotheses has ended, one goes on by a single token: two places are left."""
+    beams = decoding._Beams(torch.tensor([0]), 4, torch.tensor([9]), torch.ones(1), lambda n: 1.0)
+    beams.score[0, place] = beams.log_p[0, place] = -1.0
+    beams.log_p[0, [i for i in range(4) if i != place]] = torch.tensor([-2.0, -torch.inf, -torch.inf])
+    log_probs = torch.full((1, 4, 5), -torch.inf)
+    log_probs[..., 3] = 0.0
+    for _ in range(2):
+        beams.extend(log_probs, 0)
+        assert beams.done.sum() == 1
+
+
 DEEP = [{}, {"norm": "pre", "bias": True}, {"N_decoder": 1}, {"source_vocab": 17, "activation": "gelu"}, {"positions": "learned"}, {"output_bias": True}]
 
 
@@ -1020,6 +1041,16 @@ def test_a_save_that_fails_leaves_the_older_model(tmp_path, monkeypatch):
     again = decoding.load(tmp_path)
     assert again.vocabulary.words == words.words
     torch.testing.assert_close(again.model.state_dict(), old.state_dict())
+
+
+@pytest.mark.parametrize("about", ["text \udce9", {"licence": "free"}], ids=["no UTF-8", "no text"])
+def test_a_page_that_cannot_be_written_costs_no_model(about, tmp_path):
+    model, words = Transformer(replace(TINY, vocab=9)), Words(["a", "b", "c", "d", "e"])
+    decoding.save(tmp_path, model, words, "the first")
+    with pytest.raises((TypeError, ValueError), match="about must be|utf-8"):
+        decoding.save(tmp_path, Transformer(replace(TINY, vocab=9)), words, about)
+    torch.testing.assert_close(decoding.load(tmp_path).model.state_dict(), model.state_dict())
+    assert (tmp_path / "README.md").read_text() == "the first"
 
 
 @pytest.mark.parametrize("at", ["words.txt", "model.safetensors", "README.md", "config.json"])

@@ -331,6 +331,21 @@ def test_a_head_is_cut_out_and_put_back():
             pass
 
 
+def test_a_compiled_model_loses_its_head_and_gives_its_maps():
+    from annotated.gpu import compiled
+
+    net, (source, target) = model().eval(), batch()
+    with torch.no_grad(), without_head(net, "encoder", 0, 1):
+        wanted = net(source, target)
+    maps_before = attention_maps(net, source, target)
+    compiled(net, backend="eager")
+    with torch.no_grad():
+        net(source, target)  # traced without a hook
+        with without_head(net, "encoder", 0, 1):
+            torch.testing.assert_close(net(source, target), wanted)
+    torch.testing.assert_close(attention_maps(net, source, target), maps_before)
+
+
 def test_shape_comments():
     with checked(figures) as seen:
         attention_maps(model(), *batch())

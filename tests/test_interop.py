@@ -439,6 +439,19 @@ def trained():
     return model, vocabulary
 
 
+def test_a_disk_that_is_full_costs_no_older_model(trained, tmp_path, monkeypatch):
+    to_marian(*trained, tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(interop, "save_file", full)
+    with pytest.raises(OSError, match="No space"):
+        to_marian(*trained, tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_device_that_is_not_here_is_refused_in_one_line(tmp_path):
     published(tmp_path)
@@ -494,10 +507,10 @@ def test_an_older_folder_lends_nothing_to_a_new_model(trained, tmp_path, monkeyp
     def full(*_):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(interop, "save_file", full)
+    monkeypatch.setattr(interop, "write_json", full)
     with pytest.raises(OSError):
         to_marian(model, vocabulary, tmp_path)
-    assert not (tmp_path / "config.json").exists(), "weights that may be half written are no model"
+    assert not (tmp_path / "config.json").exists(), "new weights beside files of an older model are no model"
 
 
 def test_ctranslate2_translates_with_our_folder(tmp_path):

@@ -311,6 +311,9 @@ def test_bad_treebanks_are_named(tmp_path):
     refused("nothing.mrg", b"(S (-NONE- *))", "holds no tree")
     refused("latin.mrg", "(S (NN µ))".encode("latin-1"), "not UTF-8")
     refused("cut.mrg.gz", gzip.compress(b"(S (NN a))")[:-9], "cannot be unpacked")
+    packed = bytearray(gzip.compress(b"(S (NN a))" * 50))
+    packed[24] ^= 255  # an error of zlib's own
+    refused("spoilt.mrg.gz", bytes(packed), "cannot be unpacked")
     refused("cut.mrg.xz", lzma.compress(b"(S (NN a))")[:-9], "cannot be unpacked")
     refused("not.mrg.xz", b"(S (NN a))", "cannot be unpacked")
     with pytest.raises(ValueError, match="cannot read .*missing.mrg"):
@@ -500,6 +503,8 @@ def test_a_vocabulary_that_cannot_close_every_bracket_is_refused():
     model = Transformer(replace(TINY, vocab=7))
     with pytest.raises(ValueError, match=r"tokens lack a word that closes 0, such as '\*'"):
         WellFormed(model, Words(["(S(NP*", "*)", "*)))"]))
+    with pytest.raises(ValueError, match="tokens must be 7, as the model's vocab, not 6"):
+        WellFormed(model, Words(["*", "*)"]))
 
 
 def test_the_constraint_moves_with_its_model():

@@ -201,7 +201,7 @@ def test_every_parameter_learns(model, source, target):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("d_model", 0), ("d_model", 7), ("P_drop", -0.1), ("P_drop", 1.0), ("vocab", 3),
+        ("d_model", 0), ("d_model", 7), ("P_drop", -0.1), ("P_drop", 1.0), ("P_drop", "0.1"), ("vocab", 3),
         ("pad", 2), ("bos", -1), ("unk", 37),
     ],
 )  # fmt: skip

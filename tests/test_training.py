@@ -489,6 +489,28 @@ def test_a_signal_during_a_save_leaves_it_whole(whole, tmp_path, monkeypatch):
     assert contents(tmp_path)["checkpoints/0000012/adam.safetensors"] == whole["checkpoints/0000012/adam.safetensors"]
 
 
+def test_a_checkpoint_that_a_killed_process_has_set_aside_is_gone_on_from(whole, tmp_path):
+    """It was being written once more, after an evaluation that failed again: both copies have names of their own."""
+    with pytest.raises(KeyboardInterrupt, match="enough"):
+        go(tmp_path, lambda model: stop_at(model, tmp_path, 12))
+    for path in list_checkpoints(tmp_path)[:-1]:
+        shutil.rmtree(path)
+    (only,) = list_checkpoints(tmp_path)
+    shutil.copytree(only, only.with_name(f".{only.name}.part"))
+    only.rename(only.with_name(f".{only.name}.old"))
+    log = (tmp_path / "log.jsonl").read_text()
+    go(tmp_path)
+    assert (tmp_path / "log.jsonl").read_text().startswith(log)
+    assert not [*tmp_path.rglob("*.part"), *tmp_path.rglob("*.old")]
+
+
+@pytest.mark.parametrize("found", [{1: 2.0}, {"step": 3.0}, {"seconds": 1.0}], ids=str)
+def test_an_evaluation_with_wrong_keys_costs_no_update(found, tmp_path):
+    with pytest.raises(ValueError, match="texts as keys, others than step and seconds"):
+        go(tmp_path, lambda model: found)
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["0000004"]
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "adam.safetensors", "progress.json"])
 @pytest.mark.parametrize("damage", ["cut", "gone"])
 def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(name, damage, whole, tmp_path):
