@@ -29,7 +29,8 @@ MAY_SKIP = ("needs_data", "gpu", "firefox")
 
 # What runs longest, the longest first; the other notebooks come next, and the other files fill the gaps at the end.
 LONG = (
-    "test_page.py", "test_in_page.py", "test_gpu.py", "the-hour.ipynb", "test_cli.py", "E-bugs.ipynb", "test_own_text.py",
+    "test_page.py", "test_in_page.py", "test_gpu.py", "the-hour.ipynb", "test_cli.py", "E-bugs.ipynb",
+    "test_own_text.py",
     "01-why-attention-questions.ipynb", "10-training.ipynb", "09-optimization.ipynb", "test_explorers_together.py",
     "01-why-attention.ipynb", "03-masks-questions.ipynb", "14-gpu-questions.ipynb",
     "13-command-line-questions.ipynb", "09-optimization-questions.ipynb",

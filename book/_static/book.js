@@ -20,6 +20,16 @@ document.addEventListener("DOMContentLoaded", () => {
   addEventListener("resize", ask);
   enlarging();
   sifting();
+  // A link of the narrow page's drawer leads to a section that the drawer hides: it closes first, since the theme then
+  // gives the focus, and the place in the page, back to the button that has opened it.
+  const drawer = document.querySelector("#pst-secondary-sidebar-modal");
+  drawer?.addEventListener("click", event => {
+    const link = event.target.closest('a[href^="#"]');
+    if (!link) return;
+    event.preventDefault();
+    drawer.addEventListener("close", () => location.assign(link.href), { once: true });
+    drawer.close();
+  });
   // The theme's buttons: their names are what one sees on them.
   document.querySelector(".search-button-field")?.removeAttribute("aria-label");
   for (const button of document.querySelectorAll(".theme-switch-button")) {
@@ -50,6 +60,7 @@ document.addEventListener("DOMContentLoaded", () => {
 // A page that is opened begins at its place even if that has moved since the browser went there; one that is read again,
 // or gone back to, begins where the reader was.
 function arriving({ type }) {
+  const own = ++arrivals;
   const place = document.querySelector(":target");
   for (let e = place?.parentElement; e; e = e.parentElement) {
     if (e.localName !== "details" || e.open) continue;
@@ -62,7 +73,7 @@ function arriving({ type }) {
   const until = performance.now() + 2000;
   let top = null;
   const hold = now => {
-    if (now > until || touched) return;
+    if (now > until || touched || own !== arrivals) return;
     const here = place.getBoundingClientRect().top;
     if (top === null ? opened : Math.abs(here - top) > 1) place.scrollIntoView({ behavior: "instant" });
     if (opened || scrollY) top ??= place.getBoundingClientRect().top;
@@ -71,11 +82,13 @@ function arriving({ type }) {
   requestAnimationFrame(hold);
 }
 let touched = false;  // by the reader, who may go elsewhere
+let arrivals = 0;  // the last one holds its place, those before it no longer
 for (const what of ["wheel", "touchstart", "pointerdown", "keydown"]) {
   addEventListener(what, () => { touched = true; }, { passive: true });
 }
 addEventListener("load", arriving);
 addEventListener("hashchange", arriving);
+addEventListener("popstate", () => { arrivals++; });  // at once: a frame may come between it and hashchange
 
 // Figures enlarge at a touch, or by the button that the keyboard finds beside each; Escape, or a touch beside, closes.
 function enlarging() {
@@ -148,5 +161,5 @@ function sifting() {
   };
   line.form.addEventListener("submit", event => event.preventDefault());
   line.addEventListener("input", sift);
-  sift();  // a page that one goes back to keeps what was written
+  addEventListener("pageshow", sift);  // a page that one goes back to keeps what was written, and has it only then
 }

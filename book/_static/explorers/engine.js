@@ -587,8 +587,9 @@ const version = dataset?.weights ? `?v=${dataset.weights}` : ""; // so that no c
 const models = new Map(); // name -> promise, so that two explorers of a page share a model
 
 // What answers messages: a worker made of the engine's own text, or, where there is none, the engine in this thread.
-async function hire(receive) {
-  const start = () => engine().serve((message) => setTimeout(receive, 0, message));
+// `lost` is called if a worker that has begun breaks down.
+async function hire(receive, lost) {
+  const start = () => ({ send: engine().serve((message) => setTimeout(receive, 0, message)), dismiss: () => {} });
   if (!globalThis.Worker) return start();
   try {
     const code = `"use strict"; const take = (${engine})().serve((message) => postMessage(message));
@@ -597,8 +598,13 @@ async function hire(receive) {
     const worker = new Worker(url);
     await new Promise((ready, failed) => Object.assign(worker, { onmessage: ready, onerror: failed }));
     URL.revokeObjectURL(url);
-    worker.onmessage = ({ data }) => receive(data);
-    return (message) => worker.postMessage(message);
+    const dismiss = () => worker.terminate();
+    const onerror = ({ message }) => {
+      dismiss();
+      lost(new Error(message || "the worker broke down"));
+    };
+    Object.assign(worker, { onmessage: ({ data }) => receive(data), onerror });
+    return { send: (message) => worker.postMessage(message), dismiss };
   } catch {
     return start();
   }
@@ -611,10 +617,12 @@ class Model {
     this.about = file.about; // its data and their licence
     this.waiting = new Map();
     this.asked = 0;
+    this.broken = null; // or why it answers no more
   }
 
   async ask(what, args, signal) {
     signal?.throwIfAborted();
+    if (this.broken) throw this.broken; // nobody would answer
     const id = ++this.asked;
     return new Promise((done, failed) => {
       const off = () => {
@@ -637,6 +645,15 @@ class Model {
     else call.failed(Object.assign(new ({ TypeError, RangeError }[error.name] ?? Error)(error.message)));
   }
 
+  fail(error) {
+    this.broken = error;
+    for (const { failed, settle } of this.waiting.values()) {
+      settle();
+      failed(error);
+    }
+    this.waiting.clear();
+  }
+
   translate(text, { signal, ...options } = {}) { return this.ask("translate", [text, options], signal); }
   trace(text, { signal, ...options } = {}) { return this.ask("trace", [text, options], signal); }
   encode(text) { return this.ask("encode", [text]); }
@@ -655,8 +672,17 @@ async function begin(name, from) {
   const file = annotated.weights?.[name];
   if (!file) throw new Error(`the script of the weights names no model ${name}`);
   const model = new Model(name, file);
-  model.send = await hire((message) => model.receive(message));
-  await model.ask("load", [file]);
+  const { send, dismiss } = await hire((message) => model.receive(message), (error) => {
+    models.delete(name); // the next call hires another
+    model.fail(error);
+  });
+  model.send = send;
+  try {
+    await model.ask("load", [file]);
+  } catch (error) {
+    dismiss();
+    throw error;
+  }
   delete annotated.weights[name]; // who computes has read them
   return model;
 }

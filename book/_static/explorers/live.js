@@ -29,7 +29,7 @@
   /**
    * A sentence and the model's answer to it: sentence({ root, value, ask, show, say, name }).
    *
-   * ask(model, text, signal) puts the question, show(answer) its answer; again() asks once more, because a control has
+   * ask(model, text, signal) puts the question, show(answer, text) its answer; again() asks once more, because a control has
    * changed. A question that a later one overtakes is called off. Nothing is fetched before the first question.
    */
   function sentence({ root, value, ask, show, say, fail = () => {}, name = MODEL }) {
@@ -61,7 +61,7 @@
         if (signal.aborted) return;
         root.classList.remove("waiting");
         status.textContent = answer.cut ? `It reads the first ${LONGEST} tokens only.` : "";
-        show(answer);
+        show(answer, text);
       } catch (error) {
         if (signal.aborted) return;
         fail();
@@ -69,7 +69,11 @@
         say(status.textContent);
       }
     }
-    const again = once(question);
+    const later = once(question);
+    const again = () => {
+      control.abort(); // at once: an answer that comes before the next frame is that to an older question
+      later();
+    };
     return { input, status, again };
   }
 
@@ -92,9 +96,9 @@
     const play = button("Play", () => {
       if (clock) return halt();
       if (still()) return to(last());
-      to(at() === last() ? first : at() + 1);
       play.textContent = "Stop";
       clock = setInterval(() => (at() < last() ? to(at() + 1) : halt()), pause);
+      to(at() === last() ? first : at() + 1); // last, since a step that the model has to answer first halts
     });
     const back = button("\u25c0 Back", by(-1)), on = button("Forward \u25b6", by(1));
     const told = () => { // not disabled, or the focus would be lost

@@ -96,9 +96,9 @@
     const where = el("p", { class: "verdict" }), panel = el("div", { class: "panel" }), choices = el("div");
     const line = sentence({
       root, value: START.text, say, ask, name: MODEL,
-      show: (answer) => {
+      show: (answer, text) => {
         found = answer;
-        asked = line.input.value;
+        asked = text;
         state.step = Math.min(state.step, found.steps.length);
         draw();
       },

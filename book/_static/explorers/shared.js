@@ -202,7 +202,8 @@
 
   const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
-  // ---- controls: native inputs with their labels; each returns an element with `value`
+  // ---- controls: native inputs with their labels; each returns an element with `value`. Of a page that one goes back to
+  // a browser would set them without an event, and the drawing would not follow: autocomplete "off" keeps their start.
 
   let count = 0;
   const fresh = () => `explorer-${++count}`;
@@ -221,7 +222,7 @@
   function slider({ label, min, max, step = 1, value, show = String, change = () => {} }) {
     const id = fresh();
     const output = el("output", { for: id, "aria-live": "off" }, show(value)); // the input says it
-    const input = el("input", { type: "range", id, min, max, step, value });
+    const input = el("input", { type: "range", id, min, max, step, value, autocomplete: "off" });
     const told = () => {
       const words = show(input.valueAsNumber);
       write(output, words);
@@ -247,7 +248,7 @@
   function choice({ label, options, value, change = () => {} }) {
     const name = fresh();
     const inputs = Object.entries(options).map(([key, shown]) => {
-      const input = el("input", { type: "radio", name, value: key, checked: key === String(value) });
+      const input = el("input", { type: "radio", name, value: key, checked: key === String(value), autocomplete: "off" });
       input.addEventListener("change", () => change(key));
       return el("label", {}, input, " ", shown);
     });
@@ -263,7 +264,7 @@
 
   /** A checkbox: toggle({ label, value, change }). */
   function toggle({ label, value = false, change = () => {} }) {
-    const input = el("input", { type: "checkbox", checked: value });
+    const input = el("input", { type: "checkbox", checked: value, autocomplete: "off" });
     input.addEventListener("change", () => change(input.checked));
     const box = el("label", { class: "control check" }, input, " ", label);
     reflect(box, input, "checked");

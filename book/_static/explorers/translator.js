@@ -51,17 +51,18 @@
     };
     for (const token of german) {
       token.addEventListener("pointerenter", () => light(token.dataset.t));
-      token.addEventListener("pointerleave", () => light(null));
+      token.addEventListener("pointerleave", () => light(german.find((one) => one === document.activeElement)?.dataset.t ?? null));
       token.addEventListener("click", () => light(token.dataset.t));
-      token.addEventListener("focus", () => light(token.dataset.t));
+      token.addEventListener("focus", () => {
+        for (const one of german) one.tabIndex = one === token ? 0 : -1; // one tab stop, however the focus came
+        light(token.dataset.t);
+      });
       token.addEventListener("blur", () => light(null));
       token.addEventListener("keydown", (event) => {
         const way = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
         const next = way && german[Number(token.dataset.t) + way];
         if (!next) return;
         event.preventDefault();
-        token.tabIndex = -1;
-        next.tabIndex = 0;
         next.focus();
       });
     }
@@ -81,9 +82,12 @@
     const hint = el("p", { class: "hint" });
     const stage = el("div", { class: "stage" }, ...Array.from(still.childNodes, (node) => node.cloneNode(true)));
     const reference = el("p", { class: "reference" });
-    const input = field({ label: "Write an English sentence", value: examples[0]?.source ?? "", max: 160, change: () => later() });
+    const input = field({ label: "Write an English sentence", value: examples[0]?.source ?? "", max: 160, change() {
+      control.abort(); // at once: an answer that comes before the next frame is that to an older sentence
+      later();
+    } });
     const width = choice({ label: "Search", options: { 1: "greedy", 4: "beam of 4" }, value: 4, change: () => later() });
-    const heads = el("select", { class: "control", "aria-label": "Attention drawn", onchange: chooseHead },
+    const heads = el("select", { class: "control", autocomplete: "off", "aria-label": "Attention drawn", onchange: chooseHead },
       el("option", { value: "" }, "last layer, mean of its heads"),
       names.map(([n, i]) => el("option", { value: `${n}.${i}` }, `layer ${n + 1}, head ${i + 1}`)));
 
@@ -114,7 +118,7 @@
     async function translate() {
       control.abort(); // what was asked before is of no use any more
       control = new AbortController();
-      const { signal } = control;
+      const { signal } = control, text = input.value;
       root.classList.add("waiting"); // what is still to be seen answers another sentence
       try {
         if (!result) {
@@ -122,13 +126,13 @@
           say(output.textContent);
         }
         const model = await annotated.load(host.dataset.model);
-        const found = await model.translate(input.value, { beam: Number(width.value), longest: 40, signal });
+        const found = await model.translate(text, { beam: Number(width.value), longest: 40, signal });
         root.classList.remove("waiting");
         result = found;
         if (found.text) put(found.text + (found.cut ? " …" : ""), "de");
         else put("Write an English sentence.");
         say(found.text ? `German: ${found.text}` : "Nothing to translate.");
-        const known = examples.find(({ source, reference: by }) => by && source === input.value);
+        const known = examples.find(({ source, reference: by }) => by && source === text);
         reference.textContent = known ? `A person wrote: ${known.reference}` : "";
         show();
       } catch (error) {

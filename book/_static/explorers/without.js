@@ -46,13 +46,16 @@
     const off = new Set(START.without.map(String)), boxes = [], named = [];
     const line = sentence({
       root, value: START.text, say, show,
-      ask: (model, text, signal) => ask(model, text, boxes.filter((box) => !box.checked).map((box) => box.head), signal),
+      ask: async (model, text, signal) => {
+        const without = boxes.filter((box) => !box.checked).map((box) => box.head);
+        return { ...await ask(model, text, without, signal), n: without.length };
+      },
     });
     const result = el("div", { class: "result" });
 
-    function show({ whole, less }) {
+    function show({ whole, less, n }) {
       const [before, after] = [whole.said, less.said].map((x) => x.split(" "));
-      const kept = common(before, after), n = boxes.filter((box) => !box.checked).length;
+      const kept = common(before, after);
       const said = (title, sure, ...text) => el("div", {},
         el("dt", {}, title), el("dd", { lang: "de" }, text.flat()), el("dd", { class: "sure" }, `geometric mean of its tokens' probabilities ${words(sure)}`));
       result.replaceChildren(el("dl", {},
@@ -70,7 +73,8 @@
     const row = (kind, layer) => {
       const place = `${KINDS[kind]}, layer ${layer + 1}`;
       const own = Array.from({ length: config.h }, (_, head) => {
-        const input = el("input", { type: "checkbox", checked: !off.has(String([kind, layer, head])), "aria-label": `${place}, head ${head + 1}`, onchange: changed });
+        const input = el("input", { type: "checkbox", checked: !off.has(String([kind, layer, head])), autocomplete: "off",
+          "aria-label": `${place}, head ${head + 1}`, onchange: changed });
         input.head = [kind, layer, head];
         return input;
       });
@@ -93,7 +97,7 @@
     root.append(line.input, el("div", { class: "readings" }, el("table", {}, el("thead", {}, heads), el("tbody", {}, rows))),
       line.status, result);
     for (const name of named) name();
-    show(begun);
+    show({ ...begun, n: off.size });
   }
 
   explorer("without", "A translation without some of the model's heads", build);
