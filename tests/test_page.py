@@ -471,6 +471,9 @@ def test_of_all_questions_stay_those_that_hold_the_words(browser, site):
         assert page.locator(".bd-article section section:visible").count() == page.locator(".bd-article section section:visible:has(li:visible)").count() < 8
     line.press("Enter")  # is no request
     assert shown.count() == len(texts)
+    page.goto(f"{site}/index.html")
+    page.go_back()  # the browser gives the line its words again
+    assert line.input_value() == "d_model" and shown.count() == len(texts) and told.inner_text() == f"{len(texts)} of {every}"
     line.fill("xyzzy")
     assert shown.count() == 0 and told.inner_text().startswith("None")
     line.fill("")
