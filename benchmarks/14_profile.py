@@ -36,8 +36,8 @@ def profiled(config, tokens, device, memory=False, rung=None):
         make, adam = FastUpdate(TrainStep(Objective(model), context)), optimizer(model)
         batch = tuple(torch.randint(4, config.vocab, (2, max(1, tokens // 25), 25)))
     else:
-        feed = feed_of(settings(rung), drawn_pairs(0.95 * tokens, config.vocab), tokens)
-        make, adam = prepare(model, settings(rung), device, feed=feed), adam_for(model, settings(rung))
+        feed = feed_of(settings(rung), drawn_pairs(3 * tokens, config.vocab), tokens)
+        make, adam = prepare(model, settings(rung), device), adam_for(model, settings(rung))
         batch = max(feed(), key=lambda made: int((made[1] != 0).sum()))
     make(model, adam, [batch])
     kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device == "cuda")

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
-from packed import PackedBatches, PackedObjective, PackedUpdate
+from packed import PackedBatches, PackedObjective, PackedUpdate, attend_by
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -60,14 +61,20 @@ RUNGS = {
     "few shapes": {"static": True},
     "CUDA graphs": {"record": True},
 }
-# Beside the ladder: CUDA graphs without the compiler, batches without padding, and those as rows of one shape.
+# Beside the ladder: CUDA graphs without the compiler or with chapter 2's attention, batches without padding, and pairs
+# packed into rows of one width, with several kinds of attention (packed.py).
 ASIDE = {
     "CUDA graphs, not compiled": {"static": True, "record": True},
+    "CUDA graphs, plain attention": {"static": True, "record": True, "compile": True, "kernel": "plain"},
     "no padding": {"unpadded": True},
     "no padding, compiled layers": {"unpadded": True, "compile": True},
     "packed rows": {"packed": True},
     "packed rows, CUDA graphs": {"packed": True, "record": True},
     "packed rows, compiled, CUDA graphs": {"packed": True, "compile": True, "record": True},
+    "packed rows, plain attention, compiled, CUDA graphs":
+        {"packed": True, "compile": True, "record": True, "kernel": "plain"},
+    "packed rows, flexible attention, compiled, CUDA graphs":
+        {"packed": True, "compile": True, "record": True, "kernel": "flexible"},
 }
 
 
@@ -178,7 +185,7 @@ def feed_of(chosen, pairs, tokens):
     return kind(pairs, tokens, tokens)
 
 
-def prepare(model, chosen, device, backend="inductor", feed=None):
+def prepare(model, chosen, device, backend="inductor"):
     """An update with the chosen changes, for what feed_of gives; the model is changed in place."""
     context = precision_context(chosen.get("precision", "float32"), device)
     if chosen.get("attention"):
@@ -188,14 +195,16 @@ def prepare(model, chosen, device, backend="inductor", feed=None):
         join_projections(model)
     compute = _loss_piece
     if chosen.get("compile"):
-        dynamic = not chosen.get("packed")  # which has one shape
+        dynamic = not chosen.get("packed")  # these have one shape
         compiled(model, dynamic, backend=backend)
         compute = torch.compile(_loss_piece, dynamic=dynamic, backend=backend)
     if not chosen.get("pieces"):
         return Plain(context)
     kind = CudaGraphTrainStep if chosen.get("record") else TrainStep
     if chosen.get("packed"):
-        return PackedUpdate(kind(PackedObjective(model, feed, compute=compute), context))
+        return PackedUpdate(kind(PackedObjective(model, chosen.get("kernel", "fused"), compute=compute), context))
+    if "kernel" in chosen:
+        attend_by(model, chosen["kernel"])
     whole = UnpaddedObjective if chosen.get("unpadded") else Objective
     return FastUpdate(kind(whole(model, compute=compute), context))
 
@@ -243,9 +252,9 @@ def intensity(config, chosen, device, tokens):
     model = Transformer(config).to(device)
     pairs = drawn_pairs(4 * tokens, config.vocab)
     feed = feed_of(chosen, pairs, tokens)
-    adam, update = adam_for(model, chosen), prepare(model, chosen, device, feed=feed)
+    adam, update = adam_for(model, chosen), prepare(model, chosen, device)
     plan = feed.plan()
-    sizes = [[(len(pairs[i][0]), len(pairs[i][1])) for i in plan[n].tolist()] for n in range(len(plan))]
+    sizes = [[(len(pairs[i][0]), len(pairs[i][1])) for i in np.hstack(plan[n]).tolist()] for n in range(len(plan))]
     fullest = max(range(len(plan)), key=lambda n: sum(map(sum, sizes[n])))
     with Traffic() as traffic:
         update(model, adam, [feed.build(plan, fullest)])
@@ -256,12 +265,12 @@ def gradient_error(config, chosen, device, backend, tokens):
     """Relative distance of a rung's gradients to those of chapter 10 in float32, without dropout."""
     found = []
     pairs = [pair for pair in drawn_pairs(2 * tokens, config.vocab, 1) if max(map(len, pair)) <= 25]
-    feed = feed_of({"packed": True}, pairs, 2 * tokens)
+    feed = feed_of({"packed": True}, pairs, 3 * tokens)  # all in one batch
     for settings_ in ({}, chosen):
         torch.manual_seed(0)
         model = Transformer(replace(config, P_drop=0.0)).to(device)
         batch = next(feed()) if settings_.get("packed") else make_batch(pairs)
-        prepare(model, settings_, device, backend, feed)(model, adam_for(model, settings_), [batch])
+        prepare(model, settings_, device, backend)(model, adam_for(model, settings_), [batch])
         found.append(torch.cat([p.grad.flatten().float() for p in model.parameters()]))
     return ((found[1] - found[0]).norm() / found[0].norm()).item()
 
@@ -269,7 +278,7 @@ def gradient_error(config, chosen, device, backend, tokens):
 def places_of(target, chosen):
     """The places for target tokens of a batch that an update computes, padding counted."""
     if chosen.get("packed"):
-        return target.shape[1]
+        return target[0].numel()
     return int((target[:, 1:] != 0).sum()) if chosen.get("unpadded") else target[:, 1:].numel()
 
 
@@ -302,7 +311,7 @@ def prepared(config, chosen, device, tokens, batches, backend):
     model = Transformer(config).to(device).train()
     pairs = drawn_pairs(tokens * batches, config.vocab)
     feed = feed_of(chosen, pairs, tokens)
-    adam, update = adam_for(model, chosen), prepare(model, chosen, device, backend, feed)
+    adam, update = adam_for(model, chosen), prepare(model, chosen, device, backend)
     facts = {"updates": len(feed.plan()), "tokens": sum(len(t) for _, t in pairs),
              "operations": sum(training_flops(config, len(s), len(t)) for s, t in pairs),
              "places": sum(places_of(t, chosen) for _, t in feed())}

@@ -1086,38 +1086,56 @@ def test_what_is_sent_to_a_gpu_is_pinned_first():
 # ---- packed rows, which the ladder measures
 
 
-def test_packed_rows_have_the_loss_and_the_gradients_of_the_padded_batch(program):
+@pytest.mark.parametrize("attention", ["plain", "fused"])
+def test_packed_rows_have_the_loss_and_the_gradients_of_the_padded_batch(attention, program):
     packed, _ = program("packed")
     pairs = some_pairs(21)
-    feed = packed.PackedBatches(pairs, 367, 359, longest=19)
+    feed = packed.PackedBatches(pairs, 367, 359, width=29)
     (batch,) = feed()
     found = []
-    for kind in (gpu.Objective, partial(packed.PackedObjective, batches=feed)):
+    for kind in (gpu.Objective, partial(packed.PackedObjective, kind=attention)):
         torch.manual_seed(1)
         model = model_of()
         loss = kind(model)(*(make_batch(pairs) if kind is gpu.Objective else batch))
         loss.backward()
         found.append([loss.detach(), gradients(model)])
     torch.testing.assert_close(*found, atol=1e-3, rtol=1e-4)
-    update = packed.PackedUpdate(gpu.TrainStep(packed.PackedObjective(model, feed)))
+    update = packed.PackedUpdate(gpu.TrainStep(packed.PackedObjective(model)))
     assert update.count(*batch, 0) == sum(len(target) for _, target in pairs)
+
+
+def test_flexible_attention_sees_what_the_dense_mask_shows(program):
+    packed, _ = program("packed")
+    (source, target), = packed.PackedBatches(some_pairs(21), 367, 359, width=29)()
+    losses = []
+    for kind in packed.ATTENTIONS:
+        torch.manual_seed(1)
+        objective = packed.PackedObjective(model_of(), kind)
+        with torch.no_grad():  # FlexAttention makes no gradients on a CPU
+            losses.append(objective(source, target))
+    assert len(losses) == 3
+    for loss in losses[1:]:
+        torch.testing.assert_close(loss, losses[0], rtol=1e-4, atol=1e-4)
 
 
 def test_packed_rows_have_one_shape_and_hold_every_pair_once(program):
     packed, _ = program("packed")
     pairs = some_pairs(101)
-    feed = packed.PackedBatches(pairs, 97, 89, seed=3, longest=31)
-    rows = list(feed())
-    assert {(tuple(s.shape), tuple(t.shape)) for s, t in rows} == {((2, 97), (3, 89))}
-    for epoch in (0, 1):
-        assert sorted(i for part in feed.plan(epoch) for i in part.tolist()) == list(range(101))
-    assert feed.plan(0)[0].tolist() != feed.plan(1)[0].tolist()
-    for source, target in rows:
-        begins = (source[1] == 0).sum(), (target[2] == 0).sum()
-        assert begins[0] == begins[1] <= feed.sentences
-        assert max(source[1].max(), target[2].max()) < feed.longest
-    with pytest.raises(ValueError, match="pair 1 has 40 tokens, more than the 31"):
-        packed.PackedBatches([([4, 2], [4, 2]), ([4] * 39 + [2], [2])], 97, 89, longest=31).plan()
+    feed = packed.PackedBatches(pairs, 97, 89, seed=3, width=31)
+    batches = list(feed())
+    assert {(tuple(s.shape), tuple(t.shape)) for s, t in batches} == {((2, 2, 31), (3, 2, 31))}
+    plans = [[[row.tolist() for row in batch] for batch in feed.plan(epoch)] for epoch in (0, 1)]
+    for plan in plans:
+        assert sorted(i for batch in plan for row in batch for i in row) == list(range(101))
+    assert plans[0] != plans[1]
+    for source, target in batches:
+        # A row begins as many sentences on both sides, of which the last is padding; a full target has none.
+        begun, wanted = (source[1] == 0).sum(-1), (target[2] == 0).sum(-1)
+        assert torch.equal(begun, wanted + (target[1, :, -1] != 0))
+        assert (source[0, :, -1] == 0).all()
+    with pytest.raises(ValueError, match="pair 1 has 40 tokens, more than the 30 that a row holds"):
+        packed.PackedBatches([([4, 2], [4, 2]), ([4] * 39 + [2], [2])], 97, 89, width=31).plan()
+    assert list(packed.PackedBatches([], 97, 89, width=31)()) == []
 
 
 def test_what_is_timed_behind_a_gate_is_alone(program, tmp_path):
