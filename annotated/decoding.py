@@ -29,6 +29,7 @@ from annotated.data import Subwords, Words, load_vocabulary, pad_batch
 from annotated.embedding import Embedding
 from annotated.files import _check_fields, atomic_write, fsync, read_json, write_json
 from annotated.layers import FusedLayerNorm, LayerNorm
+from annotated.masks import causal_mask
 from annotated.multihead import MultiHeadAttention
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq, _check_ids
 from annotated.transformer import Config, Transformer
@@ -792,18 +793,26 @@ def _check_markers(config):
 
 
 def _is_dot_product(module):
-    """Whether a `MultiHeadAttention` computes what chapter 2's attention does, by a trial."""
+    """Whether a `MultiHeadAttention` computes what chapter 2's attention does, by two trials."""
     generator = torch.Generator().manual_seed(0)
     x = torch.zeros(1, module.d_model).to(next(module.parameters(), torch.zeros(())))
     function = getattr(module.attention, "attention", module.attention)  # without its dropout
     with torch.no_grad():
         made = [W(x) for W in (module.W_Q, module.W_K, module.W_V)]  # whatever computes them
-        sizes = ((1, module.h, 3, y.shape[-1] // module.h) for y in made)
-        # (1, h, 3, d_k) twice, (1, h, 3, d_v)
+        T = 65  # more than the window of an attention that looks at neighbours only
+        sizes = ((1, module.h, T, y.shape[-1] // module.h) for y in made)
+        # (1, h, T, d_k) twice, (1, h, T, d_v)
         Q, K, V = (torch.randn(n, generator=generator).to(y) for n, y in zip(sizes, made))
-        given = function(Q, K, V)  # (1, h, 3, d_v)
-        wanted = scaled_dot_product_attention(Q, K, V)  # (1, h, 3, d_v)
-    return torch.allclose(given, wanted, atol=1e-4 if wanted.dtype.itemsize >= 4 else 0.05)
+        near = 1e-4 if V.dtype.itemsize >= 4 else 0.05
+        for mask in (None, causal_mask(T, V.device)):
+            wanted = scaled_dot_product_attention(Q, K, V, mask)  # (1, h, T, d_v)
+            try:
+                given = function(Q, K, V, mask)
+            except (TypeError, ValueError):  # it takes no mask, or not this one
+                return False
+            if given.shape != wanted.shape or not torch.allclose(given, wanted, atol=near):
+                return False
+    return True
 
 
 def _check_tensors(model):

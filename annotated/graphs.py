@@ -193,7 +193,7 @@ class _BufferState:
             raise ValueError(fault)
 
     def select(self, rows):
-        """Go on with hypotheses rows, (R',), as many a sentence as before, side by side."""
+        """Go on with hypotheses rows, (R',), as many for each sentence as before."""
         return self.move(rows, self.k, len(self.buffers.places))
 
     def repeat(self, k):

@@ -36,11 +36,12 @@ class LayerNorm(nn.Module):
         if x.shape[-1:] != (d_model,):  # an axis of 1 would be broadcast in silence
             given = tuple(x.shape)
             raise ValueError(f"x must be (..., {d_model}) for this LayerNorm, not {given}")
-        centred = x - x.mean(-1, keepdim=True)  # (..., d_model)
-        wide = torch.promote_types(x.dtype, torch.float32)  # squares overflow in float16
-        variance = centred.to(wide).square().mean(-1, keepdim=True)  # (..., 1)
-        normalised = centred / torch.sqrt(variance + self.eps).to(x.dtype)  # (..., d_model)
-        return self.gain * normalised + self.bias  # (..., d_model)
+        # Sums and squares overflow in float16.
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))  # (..., d_model)
+        centred = wide - wide.mean(-1, keepdim=True)  # (..., d_model)
+        variance = centred.square().mean(-1, keepdim=True)  # (..., 1)
+        normalised = centred / torch.sqrt(variance + self.eps)  # (..., d_model)
+        return self.gain * normalised.to(x.dtype) + self.bias  # (..., d_model)
 
 
 class AddNorm(nn.Module):

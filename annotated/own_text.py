@@ -210,7 +210,8 @@ def _encoded(pairs, vocabulary, recipe, longest=None, positions=None):
         else:
             yield s, t
     if left:
-        tqdm.write(f"left out {left} pairs of more than {longest} tokens", file=sys.stderr)
+        what = "pair" + "s" * (left > 1)
+        tqdm.write(f"left out {left} {what} of more than {longest} tokens", file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -452,9 +453,14 @@ def _count_weights(config):
     return encoder + decoder + rows * c.d_model + last
 
 
-def _check_able(options, config):
+def _averages(recipe):
+    """How many averages the optimizer keeps for a weight, at least."""
+    return 1 if recipe.optimizer == "muon" else 2
+
+
+def _check_able(options, config, averages=2):
     """Refuse sizes that the memory cannot hold, and packages that will be missed later."""
-    copies = 4 if options.device == "cpu" else 1
+    copies = 2 + averages if options.device == "cpu" else 1
     _check_memory("training a model of these sizes", _count_weights(config), copies)
     if options.corpus != "grammar":
         _need("sentencepiece", "data", "for subwords")
@@ -471,18 +477,19 @@ def _count_activations(config, S, T):
     return c.N * encoder + c.decoder_layers * decoder + (S + T) * c.d_model
 
 
-def _bytes_to_train(config, S, T, lean=False):
+def _bytes_to_train(config, S, T, lean=False, averages=2):
     """Memory for training on batches of S source and T target tokens, at least.
 
     Args:
         config, S, T: as they are.
         lean: whether activations may have two bytes, and the loss is made in pieces.
+        averages: that the optimizer keeps for a weight.
     """
     size = 2 if lean else 4
     rows = min(T, 4096) if lean else T
     weights = 4 * _count_weights(config)
     kept = size * (_count_activations(config, S, T) + rows * config.vocab)
-    return max(4 * weights, 3 * weights + kept)
+    return max((2 + averages) * weights, (1 + averages) * weights + kept)
 
 
 def _largest_batch(batches):
@@ -496,7 +503,7 @@ def _largest_batch(batches):
     return max(found, key=sum)
 
 
-def _check_batches(options, config, batches, device):
+def _check_batches(options, config, batches, device, averages=2):
     """Refuse batches for which the memory of the device is too small, before the first update."""
     S, T = _largest_batch(batches)
     has = _machine_memory()
@@ -505,7 +512,7 @@ def _check_batches(options, config, batches, device):
         has = torch.cuda.get_device_properties(device).total_memory
         where = f"the GPU {device}"
     lean = device != "cpu" or options.fast or options.compile or options.precision
-    wanted = _bytes_to_train(config, S, T, bool(lean))
+    wanted = _bytes_to_train(config, S, T, bool(lean), averages)
     if has is not None and wanted > has:
         what = f"training on batches of {S:,} source and {T:,} target tokens"
         sizes = f"{wanted / 1e9:,.1f} GB of memory, and {where} has {has / 1e9:,.1f}"
@@ -569,7 +576,7 @@ def _undone(folder, made):
 def _train_as(backend, options):
     """Train in one of perhaps several processes, the first of which writes everything."""
     config, recipe = _settings(options)
-    _check_able(options, config)
+    _check_able(options, config, _averages(recipe))
     corpus = _read_corpus(options)
     folder = options.out
     data = {"corpus": corpus.name, "licence": corpus.licence, "sha256": corpus.provenance,
@@ -583,7 +590,7 @@ def _train_as(backend, options):
             config, vocabulary, pairs, held_out = _prepared(
                 backend, options, corpus, config, recipe, data)
             batches = Batches(pairs, recipe.source_tokens, recipe.target_tokens, recipe.seed)
-            _check_batches(options, config, batches, backend.device)
+            _check_batches(options, config, batches, backend.device, _averages(recipe))
         torch.manual_seed(recipe.seed)
         model = Transformer(config, backend.attention).to(backend.device)
         with Record(folder) if backend.writes else nullcontext():  # notes when it ended, and why

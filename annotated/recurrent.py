@@ -46,8 +46,11 @@ def additive_scores(Q: Tensor, K: Tensor, v: Tensor) -> Tensor:
         (..., T, S).
 
     Raises:
-        ValueError: Q, K and v differ in width.
+        ValueError: Q, K and v differ in width, or have too few axes or too many.
     """
+    if Q.dim() < 2 or K.dim() < 2 or v.dim() != 1:
+        shapes = f"{tuple(Q.shape)}, {tuple(K.shape)} and {tuple(v.shape)}"
+        raise ValueError(f"Q and K must have two axes or more and v one, not {shapes}")
     if not Q.shape[-1] == K.shape[-1] == v.shape[-1]:
         widths = f"{Q.shape[-1]}, {K.shape[-1]} and {v.shape[-1]}"
         raise ValueError(f"Q, K and v must have one width, not {widths}")

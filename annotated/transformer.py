@@ -222,7 +222,7 @@ class _CachedLayer(nn.Module):
         """An empty cache for the target's keys and values, and a full one for the memory's."""
         none = self.self_attention.keys_values(memory[:, :0])
         K, V = self.cross_attention.keys_values(memory)
-        # Each step reads them in this order, and would else copy them into it each time.
+        # Each step reads them in this order, and would otherwise copy them each time.
         return KVCache(*none), KVCache(K.contiguous(), V.contiguous())
 
     def step(
@@ -234,7 +234,7 @@ class _CachedLayer(nn.Module):
         return self.add_norm[2](x, self.feed_forward)  # (R, 1, d_model)
 
     def _look_across(self, x, memory, mask):
-        # The R / B hypotheses of a sentence are so many queries to its one memory.
+        # The R / B hypotheses of a sentence are that many queries to its one memory.
         queries = x.reshape(memory.K.shape[0], -1, x.shape[-1])  # (B, R / B, d_model)
         return self.cross_attention.attend(queries, memory.K, memory.V, mask).reshape(x.shape)
 
@@ -269,7 +269,7 @@ class _CachedTransformer(nn.Module):
     logits: Callable[[Tensor], Tensor]
 
     def start(self, source: Tensor) -> "State":
-        """The state of cached decoding before the first step, a hypothesis a sentence."""
+        """The state of cached decoding before the first step, one hypothesis for each sentence."""
         return self.decoder.start(self.encode(source), padding_mask(source, self.config.pad))
 
     def step(self, ids: Tensor, state: "State") -> tuple[Tensor, "State"]:
@@ -360,7 +360,7 @@ class Transformer(_CachedTransformer):
 
     def encode(self, source: Tensor) -> Tensor:
         """Turn source identifiers, (B, S), ending in eos, into memory, (B, S, d_model)."""
-        _check_ids("source", source)
+        _check_ids("source", source, self.config.source_vocab or self.config.vocab)
         x = self.embed(self.source_embedding, source)  # (B, S, d_model)
         return self.encoder(x, padding_mask(source, self.config.pad))  # (B, S, d_model)
 
@@ -461,7 +461,7 @@ class State:
         return State([cache.select(rows) for cache in self.caches], self.memory, self.mask)
 
     def select(self, rows: Tensor) -> "State":
-        """Go on with hypotheses rows, (R',), as many a sentence as before, side by side.
+        """Go on with hypotheses rows, (R',), as many for each sentence as before.
 
         Raises:
             ValueError: if they are not (looked at on a CPU only).

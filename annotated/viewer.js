@@ -43,7 +43,7 @@
     const fields = {};
 
     function choose(name, label, options) {
-      const field = fields[name] = make("select", "", { name, id: id + name });
+      const field = fields[name] = make("select", "", { name, id: id + name, autocomplete: "off" });
       for (const [value, text] of options) field.append(make("option", text, { value, selected: value === at[name] }));
       field.onchange = () => {
         at[name] = name === "kind" ? field.value : Number(field.value);
@@ -71,7 +71,7 @@
 
     function list(queries) { // the words to look from
       words.replaceChildren(...queries.map((word, row) => {
-        const label = make("label"), input = make("input", "", { type: "radio", name: id, onchange: () => show(row) });
+        const label = make("label"), input = make("input", "", { type: "radio", name: id, autocomplete: "off", onchange: () => show(row) });
         label.onpointerenter = (event) => {
           if (event.pointerType === "mouse") show(row);
         };

@@ -256,7 +256,7 @@ def translate(model, vocabulary, sentences):
 def main(path, steps=2400):
     """Train on a file of pairs; then translate standard input line by line."""
     with open(path, encoding="utf-8") as file:
-        texts = [line.rstrip("\n").split("\t") for line in file]
+        texts = [line.rstrip("\n").split("\t") for line in file if line.strip()]
     vocabulary = Vocabulary(text for pair in texts for text in pair)
     pairs = [(vocabulary.encode(a), vocabulary.encode(b)) for a, b in texts]
     model = Transformer(len(vocabulary.words))

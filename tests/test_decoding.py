@@ -1089,6 +1089,20 @@ def test_an_attention_that_no_file_keeps_is_not_saved(tmp_path):
                 assert not (tmp_path / "model").exists()
             else:
                 call()
+    def near(Q, K, V, mask=None, dropout=0.0):
+        "Only neighbours up to ten positions away."
+        seen = torch.ones(Q.shape[-2], K.shape[-2], dtype=torch.bool).triu(-10).tril(10)
+        return scaled_dot_product_attention(Q, K, V, seen if mask is None else mask & seen, dropout)
+
+    def unmasked(Q, K, V, mask=None, dropout=0.0):
+        return scaled_dot_product_attention(Q, K, V, None, dropout)
+
+    def without_masks(Q, K, V):
+        return scaled_dot_product_attention(Q, K, V)
+
+    for attention in (near, unmasked, without_masks):
+        with pytest.raises(ValueError, match="^the model's attention is not scaled_dot_product_attention"):
+            decoding.save(tmp_path / "model", Transformer(replace(TINY, vocab=9), attention), Words(["a", "b", "c", "d", "e"]))
     half = Transformer(replace(TINY, vocab=9), torch.nn.functional.scaled_dot_product_attention).half()
     decoding.save(tmp_path / "half", half, Words(["a", "b", "c", "d", "e"]))
 

@@ -207,7 +207,7 @@ def test_training_lowers_the_loss_and_ends_with_a_mean_of_weights(hour, text):
 
 
 def test_the_file_trains_and_translates_with_torch_alone(tmp_path, text):
-    (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in text.train), encoding="utf-8")
+    (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in text.train) + "\n", encoding="utf-8")  # and an empty line
     (tmp_path / "the_transformer.py").write_bytes(PROGRAM.read_bytes())
     lines = [source for source, _ in text.test[:3]]
     done = subprocess.run(

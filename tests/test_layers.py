@@ -234,6 +234,12 @@ def test_precision_is_kept(module, inputs):
         assert module.to(dtype)(x, *inputs).dtype == dtype
 
 
+def test_large_numbers_of_float16_are_normalised_as_torch_does():
+    x = torch.tensor([6e4, 6e4, 6e4, -6e4]).half()  # whose sum float16 cannot hold
+    theirs = torch.nn.LayerNorm(4, eps=1e-6).half()
+    torch.testing.assert_close(LayerNorm(4).half()(x), theirs(x), atol=2e-3, rtol=2e-3)
+
+
 def test_shape_comments_hold():
     with checked(layers) as seen:
         FeedForward(7, 11)(torch.randn(B, T, 7))

@@ -575,6 +575,24 @@ def test_a_training_on_a_cpu_needs_its_weights_four_times(monkeypatch):
         own_text._check_able(options, config)
 
 
+def test_by_muon_a_training_needs_its_weights_three_times(monkeypatch, text, tmp_path):
+    "Of its batches, too, one average less is asked for."
+    config = replace(TINY, vocab=203)
+    weights = 4 * own_text._count_weights(config)
+    assert own_text._bytes_to_train(config, 0, 0, averages=1) == 3 * weights
+    plain = own_text._bytes_to_train(config, 90, 90)
+    assert own_text._bytes_to_train(config, 90, 90, averages=1) == plain - weights
+    asked = []
+    monkeypatch.setattr(own_text, "_check_able", lambda options, config, averages: asked.append(averages))
+    monkeypatch.setattr(own_text, "_check_batches", lambda *given: asked.append(given[-1]))
+    monkeypatch.setattr(own_text, "_learn", lambda *_: asked.append("trains"))
+    monkeypatch.setattr(own_text, "_finish", lambda *_: None)
+    for preset, averages in (("quick", 1), ("tiny", 2)):
+        words = ["--source", str(text / "train.en"), "--target", str(text / "train.de"), "--preset", preset, "--vocab", "300", "--steps", "2", "--out", str(tmp_path / preset)]
+        assert cli.main(["train", *words]) == 0
+        assert asked[-3:] == [averages, averages, "trains"]
+
+
 def test_the_bytes_of_a_training_are_weights_averages_and_more():
     config = replace(TINY, vocab=203)
     weights = 4 * own_text._count_weights(config)

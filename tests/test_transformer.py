@@ -406,6 +406,15 @@ def test_a_model_compiles_as_one_graph():
     torch._dynamo.reset()
 
 
+@pytest.mark.parametrize("source_vocab", [None, 9])
+def test_an_identifier_out_of_range_is_named_with_its_side(source_vocab):
+    model = Transformer(replace(TINY, vocab=11, source_vocab=source_vocab))
+    with pytest.raises(ValueError, match=rf"^source must lie in 0\.\.{(source_vocab or 11) - 1}, not 4\.\.12"):
+        model(torch.tensor([[4, 12]]), torch.tensor([[1, 5]]))
+    with pytest.raises(ValueError, match=r"^target must lie in 0\.\.10, not 1\.\.11"):
+        model(torch.tensor([[4, 2]]), torch.tensor([[1, 11]]))
+
+
 def test_a_source_must_be_able_to_end():
     with pytest.raises(ValueError, match=r"^eos must lie in 0\.\.1 \(source_vocab\), got 2"):
         replace(SMALL, source_vocab=2)
