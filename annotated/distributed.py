@@ -245,6 +245,16 @@ class _DistributedRun(Run):
             return super().advance(coming, recipe)
 
 
+def _timeout():
+    """How long a process may be silent before it counts as lost."""
+    given = os.environ.get("ANNOTATED_TIMEOUT_MINUTES", "30")
+    try:
+        return timedelta(minutes=float(given))
+    except (ValueError, OverflowError):
+        what = "ANNOTATED_TIMEOUT_MINUTES must be a number of minutes"
+        raise ValueError(f"{what}, got {given!r}") from None
+
+
 @contextmanager
 def _torchrun_group(device: str) -> Iterator[ProcessGroup]:
     """The group that torchrun has started, or a group of one; ended when the context ends.
@@ -257,7 +267,9 @@ def _torchrun_group(device: str) -> Iterator[ProcessGroup]:
     Raises:
         ValueError: more processes than GPUs, or not as many on one machine as on another.
     """
-    size = int(os.environ.get("WORLD_SIZE", 1))
+    # Other launchers set WORLD_SIZE, too.
+    ours = {"LOCAL_RANK", "LOCAL_WORLD_SIZE"} & set(os.environ)
+    size = int(os.environ.get("WORLD_SIZE") or 1) if ours else 1
     if size == 1:
         yield ProcessGroup()
         return
@@ -267,14 +279,12 @@ def _torchrun_group(device: str) -> Iterator[ProcessGroup]:
         if local >= (found := torch.cuda.device_count()):
             raise ValueError(f"this machine has {found} GPUs: start at most as many processes")
         torch.cuda.set_device(local)
-    minutes = float(os.environ.get("ANNOTATED_TIMEOUT_MINUTES", 30))
-    backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(minutes=minutes))
+    dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=_timeout())
     # When one is lost, torchrun ends the others at once; they have to say first what is kept.
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     # Preparing a corpus may take longer than an update ever does.
     patient = dist.new_group(backend="gloo", timeout=timedelta(days=1))
-    here = int(os.environ["LOCAL_WORLD_SIZE"])
+    here = int(os.environ.get("LOCAL_WORLD_SIZE") or size)
     counts = torch.tensor([here, -here])
     dist.all_reduce(counts, dist.ReduceOp.MAX, group=patient)  # the most, and less the fewest
     if counts.sum():

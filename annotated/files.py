@@ -391,6 +391,13 @@ def _empty_removed(part: Path) -> Iterator[None]:
         raise
 
 
+def _take_the_place(part: Path, path: str) -> None:
+    """Rename a file that is complete; it gets the permissions of the one that it replaces."""
+    with suppress(OSError):  # there is none, or the disk has no permissions
+        part.chmod(os.stat(path).st_mode & 0o777)
+    os.replace(part, path)
+
+
 @contextmanager
 def resumable_output(path: str | Path, job: dict,
                      source: IO | None = None) -> Iterator[tuple[int, Callable]]:
@@ -427,9 +434,9 @@ def resumable_output(path: str | Path, job: dict,
 
         yield done.lines, add
         if os.name == "posix":  # while it is locked; Windows renames no open file
-            os.replace(part, real)
+            _take_the_place(part, real)
     if os.name != "posix":
-        os.replace(part, real)
+        _take_the_place(part, real)
     fsync(os.path.dirname(real))
     note.unlink(missing_ok=True)
 

@@ -403,7 +403,7 @@ def _backend_for(options):
         start = Run if options.plain else _start_for(options.device, config, recipe)
         start = by_muon(start) if recipe.optimizer == "muon" else start
         return nullcontext(TrainingBackend(options.device, start=start))
-    processes = int(os.environ.get("WORLD_SIZE", 1))
+    processes = int(os.environ.get("WORLD_SIZE") or 1) if "LOCAL_RANK" in os.environ else 1
     for what, chosen in (("output_bias", config.output_bias), ("muon", recipe.optimizer == "muon")):
         if chosen:
             raise ValueError(f"{what} cannot be had with --fast or in several processes")

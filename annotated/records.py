@@ -222,6 +222,14 @@ def _parts_of(folder):
     return {path.name: path.read_bytes() for path in files if path.exists()}
 
 
+def _taken_out(folder):
+    """Remove a record's files, and return what they held."""
+    before = _parts_of(folder)
+    for name in before:  # run.json first: what is left without it is refused
+        (folder / name).unlink()
+    return before
+
+
 def _put_back(folder, before):
     """Restore an old record where the new one has no scores; returns whether that was done."""
     if not before or (folder / "scores.json").exists():
@@ -255,8 +263,10 @@ class Record:
         """
         record = cls(folder)
         now = provenance(packages, **what)
-        record.before = _parts_of(record.folder) if anew else {}
         with _changed(record.folder / "run.json", anew) as run:
+            record.before = _taken_out(record.folder) if anew else {}
+            if not run and (left := _parts_of(record.folder)):
+                raise ValueError(f"{folder} holds {min(left)} of an unknown run: choose another")
             if not run:
                 run.update(now)
             else:
@@ -264,12 +274,10 @@ class Record:
                 run.setdefault("continued", []).append(_sitting(run, now, free))
                 for told in ("failed", "ended"):  # of the sitting before
                     run.pop(told, None)
-        for name in record.before.keys() - {"run.json"}:  # only now that run.json is new
-            (record.folder / name).unlink()
         return record
 
     def change(self, name: str) -> AbstractContextManager[dict]:
-        """A JSON file as it is by now, {} for none, to be changed inside `with`."""
+        """A JSON file as it is by now, {} for none, to be changed in `with`, one at a time."""
         return _changed(self.folder / name)
 
     def log(self, **line: object) -> None:

@@ -44,6 +44,22 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
         pass
 
 
+def test_the_variable_of_another_launcher_starts_no_group(monkeypatch):
+    for value in ("4", ""):
+        monkeypatch.setenv("WORLD_SIZE", value)
+        with _torchrun_group("cpu") as group:
+            assert group.size == 1
+
+
+@pytest.mark.parametrize("given", ["abc", "1e300"])
+def test_a_timeout_that_is_no_number_is_named(given, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("ANNOTATED_TIMEOUT_MINUTES", given)
+    with pytest.raises(ValueError, match=f"ANNOTATED_TIMEOUT_MINUTES must be a number of minutes, got '{given}'"), _torchrun_group("cpu"):
+        pass
+
+
 def start_two(function, folder, *arguments):
     "Call a function of this file in two processes, each with (rank, *arguments); wait, and check both."
     code = f"import sys; sys.path[:0] = {sys.path!r}; import test_distributed; test_distributed.{function}(*{list(map(str, arguments))!r})"

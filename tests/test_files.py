@@ -360,6 +360,16 @@ def half(path, job=JOB):
     return Path(f"{path}.part"), Path(f"{path}.part.json")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="the permissions are those of POSIX")
+def test_an_output_keeps_the_permissions_of_the_file_that_it_replaces(tmp_path):
+    out = tmp_path / "out"
+    out.write_text("old\n")
+    out.chmod(0o600)
+    with resumable_output(out, JOB) as (_, add):
+        add(1, "new\n")
+    assert out.read_text() == "new\n" and out.stat().st_mode & 0o777 == 0o600
+
+
 def test_an_output_goes_on_behind_the_last_noted_line(tmp_path):
     part, note = half(tmp_path / "out")
     with part.open("a") as file:

@@ -154,7 +154,7 @@ def test_what_is_said_of_the_title_is_so():
     opened = json.loads((ROOT / "results/16-recall-open/scores.json").read_text())["runs"]
     for n in lengths[2:5]:
         assert len(found := [run["accuracy"] for run in opened if run["n"] == n]) == 3 and min(found) > 0.9
-    assert "only at the two shortest distances, or much further, as far as was tried, if its gates start nearly open" in INDEX
+    assert "only at the two shortest distances. With gates that start nearly open it learns, or nearly learns, at the longer ones that were tried" in INDEX
 
 
 def test_what_is_said_of_equal_computation_is_so():
@@ -198,8 +198,8 @@ def test_the_readme_has_the_front_pages_numbers():
 def test_the_readme_says_what_the_gpu_reached():
     ladder = json.loads((ROOT / "results/14-ladder/scores.json").read_text())["base"]
     best = max(ladder, key=lambda rung: rung.get("tokens a second", 0))
-    assert best["rung"].startswith("packed rows") and best["rung"].endswith("compiled, CUDA graphs") and 600_000 < best["tokens a second"] < 650_000
-    assert "base trained at more than six hundred thousand target tokens a second, in 16 bits, compiled, with sentences packed into rows and updates recorded as CUDA graphs" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert best["rung"] == "packed rows, flexible attention, compiled, CUDA graphs" and 600_000 < best["tokens a second"] < 650_000
+    assert "base trained at more than six hundred thousand target tokens a second, in 16 bits, compiled, with sentences packed into rows, FlexAttention, and updates recorded as CUDA graphs" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_readme_has_the_same_doors():

@@ -340,6 +340,13 @@ def test_batches_that_the_processes_cannot_share_are_refused_before_the_run_begi
     assert status == 2 and "output_bias cannot be had with --fast" in said and not (tmp_path / "out").exists()
 
 
+def test_the_number_of_another_launchers_processes_shares_no_batches(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    options = cli._make_parser().parse_args(["train", "--out", "x", "--device", "cpu", "--fast"])
+    with own_text._backend_for(options) as backend:  # an accumulate of 1 is no multiple of 4
+        assert backend.writes
+
+
 def test_a_run_without_weights_begins_anew_with_whatever_is_given(text, tmp_path, called):
     arguments = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, "--steps", 3, "--score", 0, "--out", tmp_path]
     status, _, said = called(*arguments, "--rate", 1e30)  # fails in its second update

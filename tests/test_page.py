@@ -399,6 +399,22 @@ def test_the_search_finds_what_a_reader_means(browser, site, query):
     assert not [words for _, words in results if measure.RAW.search(words)]
 
 
+@pytest.mark.parametrize("query, heading", [
+    ("why are embeddings multiplied by the root", "Why are embeddings multiplied by the root of d_model?"),
+    ("epsilon of LayerNorm", "Where does the ε of LayerNorm stand, and does it matter?"),
+    ("scale and embedding factor cancel", "“The scale 1/√d_k and the embedding factor √d_model cancel each other.”")])
+def test_a_result_shows_no_tex(query, heading, browser, site):
+    page = browser.new_page()
+    page.goto(f"{site}/search.html?q={query}")
+    titles = page.locator("#search-results li > a")
+    titles.first.wait_for()
+    page.wait_for_function("document.querySelectorAll('#search-results .context').length > 4")
+    shown = titles.all_inner_texts()
+    page.close()
+    assert any(title.endswith(heading) for title in shown), shown
+    assert not [title for title in shown if re.search(r"\\[a-z]|[_^]\{", title)]
+
+
 def test_a_word_that_every_object_of_javascript_has_does_not_stop_the_search(browser, site):
     assert isinstance(measure.found(browser, site, "constructor"), list), "the search ends"
 

@@ -51,6 +51,43 @@ def test_the_command_of_several_processes_says_how_many(size, start, monkeypatch
     assert provenance()["command"] == "python -m annotated train", "another launcher's variable"
 
 
+@pytest.mark.parametrize("left", ["scores.json", "log.jsonl"])
+def test_what_an_unknown_run_has_left_is_not_taken_over(left, tmp_path):
+    (tmp_path / left).write_text('{"bleu": 99}\n')
+    with pytest.raises(ValueError, match=f"holds {left} of an unknown run: choose another"):
+        Record.begin(tmp_path, seed=0)
+    assert [path.name for path in tmp_path.iterdir()] == [left]
+    record = Record.begin(tmp_path, anew=True, seed=0)
+    assert not record.scores and not (tmp_path / "log.jsonl").exists()
+
+
+@pytest.mark.parametrize("stopped_at", [0, 1, 2])
+def test_a_record_made_anew_never_has_the_scores_of_the_old_one(stopped_at, tmp_path, monkeypatch):
+    "Wherever it is stopped: after each file that is removed."
+    with Record.begin(tmp_path, seed=0) as record:
+        record.log(step=1)
+        record.write_scores({"bleu": 99})
+    removed, unlink = [], Path.unlink
+
+    def stop(path, **more):
+        if path.name in ("run.json", "scores.json", "log.jsonl"):
+            if len(removed) == stopped_at:
+                raise KeyboardInterrupt
+            removed.append(path.name)
+        unlink(path, **more)
+
+    monkeypatch.setattr(Path, "unlink", stop)
+    with pytest.raises(KeyboardInterrupt):
+        Record.begin(tmp_path, anew=True, seed=1)
+    monkeypatch.undo()
+    run = json.loads((tmp_path / "run.json").read_text()) if (tmp_path / "run.json").exists() else {"seed": None}
+    assert run["seed"] == (0 if stopped_at == 0 else None)
+    if stopped_at:
+        with pytest.raises(ValueError, match="of an unknown run"):
+            Record.begin(tmp_path, seed=1)
+    assert not Record.begin(tmp_path, anew=True, seed=1).scores
+
+
 def test_a_copy_without_a_repository_says_its_commit_by_a_variable(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))

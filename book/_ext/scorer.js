@@ -60,6 +60,11 @@ if (typeof Search !== "undefined") {
     return out;
   };
 
+  // A heading's formula, as one would say it: results show no mathematics.
+  const signs = {epsilon: "ε", alpha: "α", beta: "β", times: "×", cdot: "·", le: "≤", ge: "≥"};
+  const readable = title => title.replace(/\\(?:text|mathrm|mathbf)\{([^{}]*)\}/g, "$1").replace(/\\sqrt\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}/g, "√$1")
+    .replace(/\\([a-z]+)/g, (all, name) => signs[name] ?? all).replace(/([_^])\{([^{}]*)\}/g, "$1$2");
+
   const plain = Search._performSearch;
   Search._performSearch = (query, ...rest) => {
     for (const known of [Search._index.terms, Search._index.titleterms])  // a word that every object has of itself
@@ -71,7 +76,7 @@ if (typeof Search !== "undefined") {
     const others = plain(query, ...rest).filter(result => !twice(result));
     // Sphinx shows the last one first; of equals, the page's own place in the book decides.
     const first = [...best.values()].sort((a, b) => a[4] - b[4] || (a[5] < b[5] ? 1 : -1));
-    return [...others, ...first].slice(-most);
+    return [...others, ...first].slice(-most).map(([page, name, ...more]) => [page, readable(name), ...more]);
   };
 
   // A snippet is text that one can read: no formulas, buttons and folds.
@@ -79,7 +84,7 @@ if (typeof Search !== "undefined") {
   Search.htmlToText = (page, anchor) => {
     const tree = new DOMParser().parseFromString(page, "text/html");
     for (const e of tree.querySelectorAll("article div.math, article svg, article .export-line, article summary, article .place, article .opening, article .here, .bd-header-article, .prev-next-footer, .onlyprint, .bd-sidebar-secondary, footer")) e.remove();
-    for (const e of tree.querySelectorAll("article .math")) e.textContent = e.querySelector("math")?.textContent ?? e.textContent.replace(/\\[()]|[\\{}$]/g, "");
+    for (const e of tree.querySelectorAll("article .math")) e.textContent = e.querySelector("math")?.textContent ?? readable(e.textContent).replace(/\\[()]|[\\{}$]/g, "");
     return text(tree.documentElement.outerHTML, anchor);
   };
 }
