@@ -282,7 +282,7 @@ def test_longest_leaves_pairs_out_and_says_how_many(text, tmp_path, called):
     (tmp_path / "t").write_text((text / "train.de").read_text() + "die Katze\n")
     arguments = ["train", "--source", tmp_path / "s", "--target", tmp_path / "t", *SIZES, "--steps", 1, "--score", 0]
     status, _, said = called(*arguments, "--longest", 40, "--out", tmp_path / "a")
-    assert status == 0 and "left out 1 pairs of more than 40 tokens" in said
+    assert status == 0 and "left out 1 pair of more than 40 tokens" in said
     status, _, said = called(*arguments, "--source_tokens", 40, "--out", tmp_path / "b")
     assert status == 2 and "begins 'the cat sees" in said and "--longest" in said and not (tmp_path / "b" / "run.json").exists()
 
