@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import annotated_api as api
 import annotated_book as book
 import annotated_bundle as bundle
+import annotated_explorers as explorers
 import annotated_figures as figures
 import annotated_page as page
 import annotated_search as search
@@ -184,6 +185,64 @@ def test_a_page_asks_for_one_stylesheet_and_one_script(tmp_path):
     assert "top: 2px" in (static / "styles.css").read_text()
     old, new = (re.findall(r"\?v=(\w+)", next(iter(texts.values()))) for texts in (done, again))
     assert old[0] != new[0] and old[1] == new[1]
+
+
+def test_a_script_that_no_page_asks_for_any_more_leaves_the_bundle(tmp_path):
+    "Another page, written in an earlier build, keeps its own; one that is gone keeps nothing."
+    static = tmp_path / "_static"
+    static.mkdir()
+    for name in "abcd":
+        (static / f"{name}.js").write_text(f'("{name}")')
+        (static / f"{name}.css").write_text("")
+
+    def page(*names):
+        asked = "".join(f'<link rel="stylesheet" href="_static/{name}.css"><script src="_static/{name}.js"></script>' for name in names)
+        return f"<head>{asked}</head><body></body>"
+
+    def built(pages):
+        done = bundle.bundle(pages, static, tmp_path / "kept.json")
+        return done, re.findall(r'"(\w)"', (static / "scripts.js").read_text())
+    one, two, three = (tmp_path / f"{name}.html" for name in ("one", "two", "three"))
+    first, scripts = built({one: page("a", "b"), two: page("a", "c"), three: page("d")})
+    assert set(scripts) == set("abcd")
+    for name in "bd":
+        (static / f"{name}.js").unlink()
+        (static / f"{name}.css").unlink()
+    _, scripts = built({one: page("a"), two: first[two]})
+    assert scripts == ["a", "c"]
+
+
+def test_a_page_is_read_again_when_its_element_or_a_name_changes(monkeypatch):
+    noted = set()
+    env = SimpleNamespace(note_dependency=noted.add, found_docs={"notebooks/05-layers", "book/api", "book/index", book.MAP}, annotated_names={"a": "m.a"},
+                          annotated_namesakes=set(), annotated_public={})
+    app = SimpleNamespace(env=env, config=SimpleNamespace(root_doc="index"))
+    doctree = nodes.document(None, None)
+    doctree += [nodes.raw("", f"<annotated-{name}>", format="html") for name in ("ablation", "nothing", "translator")]
+    explorers.depend(app, doctree)
+    names = {path.removeprefix(f"{ROOT}/") for path in noted}
+    static = "book/_static/explorers"
+    assert {f"{static}/ablation.js", f"{static}/shared.js", f"{static}/engine.js", f"{static}/explorers.css", "book/paper.json",
+            "results/17-norm-first/runs/base-1.json", "results/tatoeba-en-de/log.jsonl", "annotated/page.py"} <= names
+    assert all(Path(path).is_file() for path in noted) and f"{static}/lookup.js" not in names
+
+    assert set(book.outdated(app, env, [], [], [])) == {"book/api", "book/index", book.MAP}
+    env.annotated_names = {"a": "m.a", "b": "m.b"}
+    assert set(book.outdated(app, env, [], [], [])) == env.found_docs
+    assert set(book.outdated(app, env, [], [], [])) == {"book/api", "book/index", book.MAP}
+
+
+def test_the_pages_with_the_map_are_always_read_again():
+    found = {path.stem for path in (ROOT / "book").glob("*.md") if "{model-map}" in path.read_text(encoding="utf-8")}
+    assert found == {"index", Path(book.MAP).name}
+
+
+def test_a_page_whose_text_is_gone_goes(tmp_path):
+    for name in ("notebooks/02-a.html", "notebooks/99-gone.html", "book/api/gone.html", "search.html"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    app = SimpleNamespace(env=SimpleNamespace(found_docs={"notebooks/02-a"}))
+    assert [path.name for path in page.gone(app, tmp_path)] == ["gone.html", "99-gone.html"]
 
 
 def test_the_themes_script_measures_no_box_at_the_end_and_names_no_map(tmp_path, caplog):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from chapters import paths
 from page import CHROMIUM, ROOT, opened, served, settled
 
 if TYPE_CHECKING:
@@ -40,10 +41,9 @@ MARK = """() => {
 }"""
 
 
-def chapters(html: Path) -> list[str]:
+def main_line() -> list[str]:
     "The main line's pages in their order."
-    return sorted(path.relative_to(html).as_posix() for path in (html / "notebooks").glob("[0-9][0-9]-*.html")
-                  if not path.stem.endswith("-questions"))
+    return [f"notebooks/{path.stem}.html" for path in paths(ROOT)]
 
 
 def printed(page, address: str, before: int = 0) -> bytes:
@@ -145,7 +145,7 @@ def main() -> int:
         page = browser.new_page(color_scheme="light")
         page.set_default_timeout(180_000)
         for name, (title, names) in BOOKS.items():
-            book = bound(page, site, names or chapters(options.html))
+            book = bound(page, site, names or main_line())
             book.add_metadata({"/Title": f"Attention Is All You Need, Executed: {title}"})
             book.compress_identical_objects()
             book.write(options.out / f"{name}.pdf")

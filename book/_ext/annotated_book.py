@@ -27,6 +27,7 @@ from sphinx.util.docutils import SphinxDirective
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 API = "book/api"
+MAP = "notebooks/00-the-paper"  # has the directive `model-map`, which asks all chapters what they light
 PROMPTS = {"setup": "setup", "solution": "the solution", "export": "the code", "hide-input": "how it is done"}
 SIEVE = """<form class="sieve" role="search">
 <label for="sieve">Show only questions and answers that contain these words</label>
@@ -377,8 +378,16 @@ def start(app) -> None:
 
 
 def outdated(app, env, added, changed, removed) -> list[str]:
-    "The package's pages and the front page speak of all chapters: they are always read again."
-    return [name for name in env.found_docs if is_api(name) or name in (app.config.root_doc, "book/index")]
+    """The pages that are read again though their own text is the same.
+
+    Those that speak of all chapters are read at every build; all of them are if the package has other public names, which
+    `link_names` looks for.
+    """
+    names = (env.annotated_names, env.annotated_namesakes, env.annotated_public)
+    before, env.annotated_names_read = getattr(env, "annotated_names_read", names), names
+    if before != names:
+        return sorted(env.found_docs)
+    return [name for name in env.found_docs if is_api(name) or name in (app.config.root_doc, "book/index", MAP)]
 
 
 def purge(app, env, docname: str) -> None:

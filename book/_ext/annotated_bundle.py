@@ -215,14 +215,15 @@ WORDS = re.compile(r"""\b(?:class|id)=(?:"([^"]*)"|'([^']*)')""")
 def bundle(pages: dict[Path, str], static: Path, kept: Path) -> dict[Path, str]:
     """All pages with one stylesheet and one script, which are written into the folder `static`.
 
-    What they are made of is kept beside the build: a page that is not written again has forgotten it.
+    What each page asked for is kept beside the build, in the file `kept`: a page that is not written again no longer says it.
     """
-    known = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {"styles": [], "scripts": []}
+    known = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
     split = {path: parted(text) for path, text in pages.items()}
     fresh = {path: parts for path, parts in split.items() if parts[1] and STYLES not in parts[1]}
-    styles = merged([tuple(known["styles"]), *(tuple(parts[1]) for parts in fresh.values())])
-    scripts = merged([tuple(known["scripts"]), *(tuple(parts[2]) for parts in fresh.values())])
-    kept.write_text(json.dumps({"styles": styles, "scripts": scripts}), encoding="utf-8")
+    names = {path: os.path.relpath(path, static).replace(os.sep, "/") for path in pages}
+    asked = {name: [fresh[path][1], fresh[path][2]] if path in fresh else known[name] for path, name in names.items() if path in fresh or name in known}
+    styles, scripts = (merged(tuple(each[i]) for each in asked.values()) for i in (0, 1))
+    kept.write_text(json.dumps(asked), encoding="utf-8")
 
     code = "\n;\n".join(script(static, source) for source in scripts)  # a file may end without its semicolon
     words = {word for text in pages.values() for found in WORDS.findall(text) for word in " ".join(found).split()}

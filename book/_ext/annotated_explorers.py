@@ -22,6 +22,7 @@ from pathlib import Path
 
 import annotated_model
 from annotated_front import ROOT, translator  # which makes tools/ importable
+from docutils import nodes
 from explorers import FOLDER, needs
 from rows import complete
 from sphinx.util import logging
@@ -54,9 +55,29 @@ ATTRIBUTES = {  # of elements that need some: names and values, made when a page
 }
 
 
+MADE_OF = {  # what those attributes are made of
+    "ablation": ["book/paper.json", "annotated/variations.py", "results/17-norm-first/runs/*.json"],
+    "translator": ["results/tatoeba-en-de/*.json", "results/tatoeba-en-de/*.jsonl", "results/tatoeba-en-de/model.safetensors"],
+}
+ELEMENT = re.compile(r"<annotated-([a-z0-9-]+)")
+
+
+def depend(app, doctree) -> None:
+    "A page is read again when a script of one of its elements changes, or what the element is told."
+    for name in {name for node in doctree.findall(nodes.raw) for name in ELEMENT.findall(node.astext())}:
+        if not (FOLDER / f"{name}.js").is_file():
+            continue
+        asked = [*needs(name), name]
+        told = [path for pattern in MADE_OF.get(name, []) for path in ROOT.glob(pattern)]
+        models = [ROOT / "results" / each for each in annotated_model.MODELS] if "engine" in asked else []
+        weights = [path for folder in models for path in annotated_model.makers(folder)]
+        for path in (*(FOLDER / f"{each}.js" for each in asked), FOLDER / "explorers.css", *told, *weights):
+            app.env.note_dependency(str(path))
+
+
 def add(app, pagename, templatename, context, doctree) -> None:
     "The scripts and the style of the elements on a page."
-    found = dict.fromkeys(re.findall(r"<annotated-([a-z0-9-]+)", context.get("body") or ""))
+    found = dict.fromkeys(ELEMENT.findall(context.get("body") or ""))
     wanted: dict[str, None] = {}
     for name in found:
         if not (FOLDER / f"{name}.js").is_file():
@@ -74,5 +95,6 @@ def add(app, pagename, templatename, context, doctree) -> None:
 
 
 def setup(app):
+    app.connect("doctree-read", depend)
     app.connect("html-page-context", add)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -325,6 +325,12 @@ def faces(page: str, above: str) -> str:
     return page.replace('<meta charset="utf-8" />', '<meta charset="utf-8" />\n' + more, 1)
 
 
+def gone(app, out: Path) -> list[Path]:
+    "Pages of an earlier build whose text is no longer there."
+    pages = [path for part in ("book", "notebooks") for path in sorted((out / part).rglob("*.html"))]
+    return [path for path in pages if path.relative_to(out).with_suffix("").as_posix() not in app.env.found_docs]
+
+
 def finish(app, error) -> None:
     "Mend what the theme's templates write and no page's context can change."
     if error is not None or app.builder.format != "html":
@@ -333,6 +339,8 @@ def finish(app, error) -> None:
     script = out / "_static" / "scripts" / "fontawesome.js"
     known = icons(script) if script.is_file() else {}
     size.cache_clear()
+    for path in gone(app, out):
+        path.unlink()
     paths = [path for path in sorted(out.rglob("*.html")) if "_static" not in path.relative_to(out).parts]
     texts = {path: path.read_text(encoding="utf-8") for path in paths}
     new = {}
