@@ -24,11 +24,14 @@ book: html
 
 html: $(PAGE)
 
-# A build with a warning fails and forgets what it read: the next one must not pass by reading less.
+# A build with a warning fails and forgets what it read: the next one must not pass by reading less. One that was stopped
+# leaves its mark, and the next one forgets. The page is as old as the mark: what changed during the build is built next time.
+MARK = _build/.building
 $(PAGE): $(STAMP) $(SOURCES)
 	@$(PY) tools/web/fetch.py
-	@$(VENV)/bin/jupyter-book build -W -n --keep-going . || { rm -rf _build/.doctrees _build/.page; exit 1; }
-	@touch $@
+	@mkdir -p _build; [ ! -e $(MARK) ] || rm -rf _build/.doctrees; touch $(MARK)
+	@$(VENV)/bin/jupyter-book build -W -n --keep-going . || { rm -rf _build/.doctrees $@ $(MARK); exit 1; }
+	@mv $(MARK) $@
 
 # The hour and the main line for paper, in _build/pdf and with the page; needs Chromium, and takes some minutes.
 pdf: html

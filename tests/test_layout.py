@@ -544,6 +544,11 @@ def test_what_is_woven_is_no_page_besides():
     assert "index" in listed and not listed & {path.stem for path in woven()}
 
 
+@pytest.mark.parametrize("path", woven(), ids=lambda path: path.stem)
+def test_every_text_with_a_notebook_is_a_page(path):
+    assert collect.in_toc(read(path), ROOT), f"_toc.yml needs a line `file: notebooks/{path.stem}`"
+
+
 def test_no_tracked_text_names_this_machine():
     """Pages and programs, not only chapters."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()

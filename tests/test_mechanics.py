@@ -232,6 +232,14 @@ def test_a_page_is_read_again_when_its_element_or_a_name_changes(monkeypatch):
     assert set(book.outdated(app, env, [], [], [])) == {"book/api", "book/index", book.MAP}
 
 
+def test_all_pages_are_written_again_when_one_has_another_title():
+    env = SimpleNamespace(found_docs={"a", "b"}, titles={"a": nodes.title("", "A"), "b": nodes.title("", "B")})
+    assert book.retitled(None, env) == book.retitled(None, env) == []
+    env.titles["b"] = nodes.title("", "C")
+    assert book.retitled(None, env) == ["a", "b"]
+    assert book.retitled(None, env) == []
+
+
 def test_the_pages_with_the_map_are_always_read_again():
     found = {path.stem for path in (ROOT / "book").glob("*.md") if "{model-map}" in path.read_text(encoding="utf-8")}
     assert found == {"index", Path(book.MAP).name}

@@ -361,6 +361,12 @@ EDITS = {
         lambda cells: cells.insert(4, nbformat.v4.new_markdown_cell("Between.")),
         CHAPTER.replace("+++\n", "Between.\n\n+++\n"),
     ),
+    "no cell left between two texts": (
+        lambda cells: [cells.pop(-2), cells.pop(-2)],
+        CHAPTER[: CHAPTER.index("```{code-cell}\n---")] + "+++\n\nThe end.\n",
+    ),
+    "blank lines around a text": (replaced("The end.", "\nThe end.  \n"), CHAPTER),
+    "blank lines around code": (replaced("plt.plot([1, 2])\nplt.show()", "\nplt.plot([1, 2])\nplt.show()\n\n"), CHAPTER),
     "a text after the last": (
         lambda cells: cells.append(nbformat.v4.new_markdown_cell("After.")),
         CHAPTER + "\n+++\n\nAfter.\n",
@@ -384,6 +390,66 @@ def test_edits_in_jupyter_flow_back(book, monkeypatch, case):
     assert path.read_text() == text
     weave.weave(path, book.root)
     assert untangle.main(["--check"], book.root) == 0
+
+
+BLANK = """# Title
+
+One.
+
++++
+
+Two.
+
++++
+
+Three.
+
+```{code-cell}
+
+```
+
+```{code-cell}
+b = 2
+```
+
+```{code-cell}
+c = 3
+```
+"""
+
+
+def test_a_cell_left_empty_in_the_chapter_moves_no_other(book, monkeypatch):
+    runs(book, monkeypatch)
+    path = book("02-attention.md", BLANK)
+    weave.weave(path, book.root)
+    edit(book, replaced("c = 3", "c = 4"))
+    assert untangle.main([], book.root) == 0
+    assert path.read_text() == BLANK.replace("c = 3", "c = 4")
+
+
+def test_a_text_less_leaves_two(book, monkeypatch):
+    runs(book, monkeypatch)
+    path = book("02-attention.md", BLANK)
+    weave.weave(path, book.root)
+    edit(book, lambda cells: cells.pop([c.source for c in cells].index("Two.")))
+    assert untangle.main([], book.root) == 0
+    assert [c.source for c in read(path).cells if c.kind == "markdown"] == ["# Title\n\nOne.", "Three."]
+
+
+def test_what_the_text_cannot_hold_is_refused_and_nothing_written(book, monkeypatch, capsys):
+    runs(book, monkeypatch)
+    path = book("02-attention.md", CHAPTER)
+    weave.weave(path, book.root)
+    edit(book, lambda cells: cells.insert(-1, nbformat.v4.new_markdown_cell("```\nnot closed")))
+    assert untangle.main([], book.root) == 1
+    assert "02-attention.ipynb: its edits cannot be carried" in capsys.readouterr().err
+    assert path.read_text() == CHAPTER
+
+
+def test_an_empty_cell_is_refused_by_name(book):
+    path = book("02-attention.md", "# Title\n\n```{code-cell}\n```\n")
+    with pytest.raises(Refused, match="book/02-attention.md:3: a cell that is empty"):
+        read(path)
 
 
 def test_edits_on_both_sides_are_not_mixed(book, monkeypatch, capsys):

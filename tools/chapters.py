@@ -135,9 +135,11 @@ def parse(path: Path, text: str) -> Chapter:
                 start += 1
             span, first = (start, start + len(source)), start
         else:
-            fence = re.match(r"\s*(`{3,}|~{3,})", lines[start - 1])[1]
-            end = next(i for i in range(start, len(lines) + 1) if lines[i].strip() == fence)
-            first = next(i for i in range(start, end + 1) if lines[i : i + len(source)] == source)
+            fence = re.match(r"\s*(`{3,}|~{3,})", lines[start - 1])
+            end = next((i for i in range(start, len(lines)) if fence and lines[i].strip() == fence[1]), start)
+            first = next((i for i in range(start, end + 1) if lines[i : i + len(source)] == source), None)
+            if first is None:
+                raise Refused(f"{name}:{start}: a cell that is empty, or whose code begins like options, with ---")
             span = (start - 1, end + 1)
         chapter.cells.append(Cell(cell.cell_type, cell.source, plain(cell.metadata), first + 1, span))
     return chapter
@@ -270,16 +272,22 @@ def as_cell(cell: Cell):
 EDITOR_KEYS = ("execution", "ExecuteTime", "collapsed", "scrolled", "jupyter", "editable", "slideshow", "outputId")
 
 
+def shared(cells) -> list:
+    """The cells that a chapter and its notebook have in common: without the launch cell and cells left empty."""
+    return [cell for cell in cells if cell.source.strip() and "launch" not in cell.metadata.get("tags", [])]
+
+
 def contents(cells) -> list[tuple]:
     """What a chapter and its notebook have in common: kind, source and metadata of each cell.
 
-    The launch cell, cells left empty and what editors add to the metadata are left out.
+    Left out are blank lines around a source and spaces at its end, which no chapter keeps, and what editors add to the
+    metadata.
     """
     rows = []
-    for cell in cells:
+    for cell in shared(cells):
         metadata = {k: v for k, v in plain(cell.metadata).items() if k not in EDITOR_KEYS}
-        if cell.source.strip() and "launch" not in metadata.get("tags", []):
-            rows.append((getattr(cell, "kind", None) or cell.cell_type, cell.source, metadata))
+        source = re.sub(r"\A(?:[ \t]*\n)+", "", cell.source).rstrip()
+        rows.append((getattr(cell, "kind", None) or cell.cell_type, source, metadata))
     return rows
 
 

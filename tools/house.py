@@ -197,9 +197,10 @@ def main(argv=None, root: Path = ROOT) -> int:
         print(f"{row['module']:<14}" + "".join(f"{row[name]:>8}" for name in columns[1:]))
     longest = max(rows, key=lambda row: row["lines"])
     print(f"longest file: {longest['module']}.py, {longest['lines']} lines; functions over {LINES} lines are refused")
-    for fault in faults(package, module_order(root)):
+    found = faults(package, module_order(root))
+    for fault in found:
         print(fault)
-    return 0
+    return int(bool(found))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ import threading
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+MAC = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", MAC))), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 HEIGHT = 844
 SLOW = {"offline": False, "latency": 562.5, "downloadThroughput": 1474.56e3 / 8, "uploadThroughput": 675e3 / 8}
@@ -97,10 +98,13 @@ def served(folder: Path, handler: type = Zipped):
 @contextlib.contextmanager
 def opened():
     "Chromium without a window."
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import Error, sync_playwright
 
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        try:
+            browser = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        except Error as error:
+            raise SystemExit(f"cannot start {CHROMIUM or 'Chromium'}: install Chromium or Google Chrome") from error
         try:
             yield browser
         finally:

@@ -7,6 +7,7 @@ Outputs, counts and the launch cell are not the chapter's and are left out.
 """
 
 import argparse
+import dataclasses
 import json
 import sys
 from difflib import SequenceMatcher
@@ -14,12 +15,17 @@ from pathlib import Path
 
 import jupytext
 import nbformat
-from chapters import ROOT, Cell, Chapter, Refused, chosen, contents, digest_of, edited, read
+from chapters import ROOT, Cell, Chapter, Refused, chosen, contents, digest_of, edited, parse, read, shared
 
 
 def untangle(chapter: Chapter, notebook) -> str:
-    """The chapter's text with the notebook's cells in place of those that were edited."""
+    """The chapter's text with the notebook's cells in place of those that were edited.
+
+    Raises:
+        Refused: the text would make other cells.
+    """
     lines = chapter.text.splitlines(keepends=True)
+    chapter = dataclasses.replace(chapter, cells=shared(chapter.cells))
     mine, theirs = contents(chapter.cells), contents(notebook.cells)
     keys = [[json.dumps(row, sort_keys=True) for row in side] for side in (mine, theirs)]
     edits = SequenceMatcher(None, *keys, autojunk=False).get_opcodes()
@@ -29,7 +35,14 @@ def untangle(chapter: Chapter, notebook) -> str:
                 rewrite(lines, chapter.cells[a + i], theirs[c + i])
         elif what != "equal":
             replace(lines, chapter, (a, b), written(theirs[c:d]), theirs[c:d], theirs[c - 1] if c else None)
-    return "".join(lines)
+    text = "".join(lines)
+    try:
+        carried = contents(parse(chapter.path, text).cells) == theirs
+    except Refused:
+        carried = False
+    if not carried:
+        raise Refused(f"its edits cannot be carried, the text would make other cells: make them in {chapter.name}")
+    return text
 
 
 def written(cells) -> str:
@@ -68,6 +81,10 @@ def replace(lines: list[str], chapter: Chapter, old: tuple[int, int], text: str,
         if not new:  # the cells are gone: so are the blank lines after them
             while last < len(lines) and not lines[last].strip():
                 last += 1
+            around = chapter.cells[:start][-1:] + chapter.cells[stop:][:1]
+            if [cell.kind for cell in around] == ["markdown"] * 2:  # which go on as two texts
+                gap = lines[around[0].span[1] : first] + lines[last : around[1].span[0]]
+                text = "" if any(line.startswith("+++") for line in gap) else "+++\n"
         lines[first:last] = [text + "\n"] if text else []
         return
     at = spans[start - 1][1] if start else (spans[0][0] if spans else len(lines))
@@ -93,11 +110,12 @@ def main(argv=None, root: Path = ROOT) -> int:
             continue
         try:
             chapter, notebook = read(path), nbformat.read(source, as_version=4)
+            text = untangle(chapter, notebook) if edited(notebook) else chapter.text
         except (Refused, nbformat.reader.NotJSONError) as error:
             print(f"notebooks/{source.name}: {error}", file=sys.stderr)
             failed = True
             continue
-        if not edited(notebook) or (text := untangle(chapter, notebook)) == chapter.text:
+        if text == chapter.text:
             continue
         if digest_of(contents(chapter.cells)) != notebook.metadata["annotated"]["cells"] and not args.force:
             print(f"{chapter.name} and its notebook were both edited: nothing is carried (--force takes the notebook)")

@@ -56,7 +56,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 LIMIT = 350_000  # bytes of a notebook
 TIMEOUT = 600  # seconds for a cell: a kernel that hangs, not the 60 s a notebook may take
 KEPT = ("module", "paper", "lit")
-SOURCES = {".md", ".json", ".jsonl", ".mplstyle", ".bib", ".txt", ".csv", ".yml"}
+SOURCES = {".md", ".json", ".jsonl", ".mplstyle", ".bib", ".txt", ".csv", ".yml", ".safetensors", ".model"}
 MACHINE = re.compile(r"(?<![\w.:/<])/(?:home|root|tmp|usr|opt|Users|work|mnt|srv|var|private)/[\w.-]")
 ADDRESS = re.compile(r"\bat 0x[0-9a-f]{6,}")
 BAR = re.compile(r"\d+(?:%\|.*\||it).*(?:it/s|s/it|\?it/s|\d\d:\d\d)")

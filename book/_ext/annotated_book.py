@@ -18,6 +18,7 @@ import annotated_front as front
 import annotated_page as page
 import annotated_search as search
 from annotated_drawing import PARTS, drawing, names
+from annotated_drawing import SOURCE as MODEL
 from docutils import nodes
 from myst_nb.sphinx_ import HideCodeCellNode, HideInputCells
 from sphinx import addnodes
@@ -153,6 +154,7 @@ def masthead(app, doctree, docname: str, told: dict) -> None:
         return
     below = []
     if told.get("lit"):
+        app.env.note_dependency(str(MODEL))
         try:
             svg = drawing(told["lit"])
         except ValueError as error:
@@ -399,6 +401,13 @@ def merge(app, env, docnames, other) -> None:
     env.annotated_exports.update({full: place for full, place in other.annotated_exports.items() if place[0] in docnames})
 
 
+def retitled(app, env) -> list[str]:
+    "Every page names others, in the contents beside it and at its end: all are written again where these have other names or places."
+    contents = (ROOT / "_toc.yml").read_text(encoding="utf-8"), {name: title.astext() for name, title in env.titles.items()}
+    before, env.annotated_contents = getattr(env, "annotated_contents", contents), contents
+    return [] if before == contents else sorted(env.found_docs)
+
+
 def unnumber(app, env) -> list[str]:
     """Before Sphinx numbers: its own numbers of the build before, instead of ours.
 
@@ -546,11 +555,13 @@ def setup(app):
     app.connect("env-purge-doc", purge)
     app.connect("env-merge-info", merge)
     app.connect("doctree-read", prepare, priority=100)
+    app.connect("env-get-updated", retitled)
     app.connect("env-get-updated", unnumber, priority=100)  # Sphinx numbers at 500
     app.connect("env-get-updated", renumber, priority=900)
     app.connect("env-updated", search.keep)
     app.connect("doctree-resolved", resolve)
     app.connect("html-page-context", scripts, priority=900)
-    code = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("annotated_*.py")))
+    makers = [*sorted(Path(__file__).parent.glob("annotated_*.py")), *(ROOT / "tools" / f"{name}.py" for name in ("chapters", "find", "layout"))]
+    code = b"".join(path.read_bytes() for path in makers)
     # Pages read by other extensions than these are read again.
     return {"version": "1", "env_version": int(hashlib.sha256(code).hexdigest()[:8], 16), "parallel_read_safe": True, "parallel_write_safe": True}

@@ -32,13 +32,13 @@ def themed(page: str, folder: Path) -> str:
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
         if WORD.search(text):  # as the notebook has it: copied anew by this build
             below = stacked(text)
-            for theme, kind in enumerate(("", "-dark")):
-                path.with_name(f"{path.stem}{kind}.svg").write_text(coloured(text, theme), encoding="utf-8")
+            for theme, kind in ((1, "-dark"), (0, "")):  # what all are made of goes last
                 stack = path.with_name(f"{path.stem}-narrow{kind}.svg")
                 if below:
                     stack.write_text(coloured(below, theme), encoding="utf-8")
                 else:
                     stack.unlink(missing_ok=True)
+                path.with_name(f"{path.stem}{kind}.svg").write_text(coloured(text, theme), encoding="utf-8")
         if not dark.is_file():
             return found[0]
 
