@@ -499,7 +499,8 @@ class RMSNorm(nn.Module):
             raise TypeError(f"x must hold floating-point numbers, not {x.dtype}")
         wide = torch.promote_types(x.dtype, torch.float32)  # squares overflow in float16
         mean_square = x.to(wide).square().mean(-1, keepdim=True)  # (..., 1)
-        return self.gain * x / torch.sqrt(mean_square + self.eps).to(x.dtype)  # (..., d_model)
+        normal = x.to(wide) / torch.sqrt(mean_square + self.eps)  # (..., d_model)
+        return self.gain * normal.to(x.dtype)  # (..., d_model)
 
 
 def _rms_norm(model):

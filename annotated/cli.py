@@ -5,6 +5,7 @@ Generated from book/H-command-line.md by tools/tangle.py: edit the chapter, not 
 
 import argparse
 import codecs
+import errno
 import os
 import re
 import sys
@@ -14,6 +15,7 @@ from dataclasses import fields
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import torch
 from tqdm import tqdm
@@ -235,6 +237,25 @@ def _check_tokenizer(options):
     _bleu_metric(options.lowercase, options.tokenize)
 
 
+def _check_room(folder):
+    """Refuse a folder in which nothing can be written: ValueError."""
+    try:
+        with TemporaryFile(dir=folder) as file:
+            file.write(bytes(4096))
+    except OSError as error:
+        said = f"cannot write to {folder}: {error.strerror}"
+        raise ValueError(f"{said}: choose another --out, or make room") from None
+
+
+def _print_scores(scores, what, lines):
+    """Print what `_score` returns, of what was scored, and how many of the lines were left out."""
+    _speak_unicode()
+    left = lines - scores["sentences"]
+    print(f"BLEU {scores['bleu']:.2f}  {scores['signature']}")
+    print(f"chrF {scores['chrf']:.2f}  {scores['chrf_signature']}")
+    print(what + (f"; {left} lines more have an empty side" if left else ""))
+
+
 def _run_evaluate(options):
     """`evaluate`: translate a held-out set and score it."""
     if sys.stdout is None and not options.out:  # the shell's >&-
@@ -247,20 +268,17 @@ def _run_evaluate(options):
     translator = _load(options.model, options.device, options.int8)
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
+        _check_room(options.out)
     search = options.beam, options.alpha
     scores, outputs = _score(translator, pairs, *search, options.lowercase, options.tokenize)
     scores |= {"int8": True} if options.int8 else {}
-    if options.out:  # first: a closed or too narrow standard output must not cost the work
-        split = {"split": options.split or "test"} if options.corpus else {}
-        _write_scores(options.out, {**scores, "corpus": name, **split}, outputs)
-    _speak_unicode()
-    count = scores["sentences"]
-    left = len(pairs) - count
-    print(f"BLEU {scores['bleu']:.2f}  {scores['signature']}")
-    print(f"chrF {scores['chrf']:.2f}  {scores['chrf_signature']}")
-    print(f"{name}, {count} sentences, beam {options.beam}, alpha {options.alpha}"
-          + (", int8" if options.int8 else "")
-          + (f"; {left} lines more have an empty side" if left else ""))
+    try:  # neither a full disk nor a closed standard output must cost the work
+        if options.out:
+            split = {"split": options.split or "test"} if options.corpus else {}
+            _write_scores(options.out, {**scores, "corpus": name, **split}, outputs)
+    finally:
+        _print_scores(scores, f"{name}, {scores['sentences']} sentences, beam {options.beam}, "
+                      f"alpha {options.alpha}" + (", int8" if options.int8 else ""), len(pairs))
 
 
 def _state_of(name, folder):
@@ -586,9 +604,19 @@ def _is_user_error(error):
     return isinstance(error, (ValueError, OSError, ModuleNotFoundError, *limits))
 
 
+def _said_of_file(error):
+    """What a line tells of an error of the system: the file, what is wrong, and what would do."""
+    name = re.sub(r"(^|[/\\])\.?([^/\\]+)\.part$", r"\1\2", str(error.filename or ""))
+    place = f"{name}: " if name else ""
+    full = ": make room, and give the same command again" * (error.errno == errno.ENOSPC)
+    return _one_line(f"{place}{error.strerror}{full}")
+
+
 def _said(error):
     """What a line tells of an error: its own words, but for memory plain ones."""
     text = _one_line(str(error))
+    if isinstance(error, OSError) and error.strerror:
+        return _said_of_file(error)
     if isinstance(error, ModuleNotFoundError) and "pip install" not in text:
         return f"{text}: install it with pip install {error.name}"
     if text and not re.search("allocate memory|DefaultCPUAllocator", text):

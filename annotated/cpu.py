@@ -17,10 +17,12 @@ from annotated.gpu import (
     Objective,
     TrainStep,
     _apart,
+    _check_sides,
     _joint,
     _JointAttention,
     _JointDecoder,
     _Layout,
+    _refuse_second,
     fuse,
 )
 from annotated.masks import causal_mask
@@ -84,9 +86,9 @@ class _Linear(torch.autograd.Function):
         return products.forward(x, W, b)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, G):
         """Gradients by x, W and b, those that are wanted."""
+        _refuse_second()
         x, W = ctx.saved_tensors
         G = G.contiguous()
         of_x, of_W, of_b, _ = ctx.needs_input_grad
@@ -331,9 +333,9 @@ class _LossInPlace(torch.autograd.Function):
         return total
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, above):
         """Gradients by x and W; above is a scalar."""
+        _refuse_second()
         by_x, by_W = ctx.saved_tensors
         return by_x * above, by_W * above, None, None, None
 
@@ -362,6 +364,7 @@ class CPUObjective(Objective):
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """The loss of source (B, S), target (B, T + 1), summed over all tokens but padding."""
+        _check_sides(source, target)
         model = self.model
         pad = model.config.pad
         W = model.target_embedding.weight  # (vocab, d_model)

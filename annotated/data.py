@@ -166,6 +166,11 @@ def _train_subwords(lines, vocab, **options):
     return model.getvalue()
 
 
+def _writable(line):
+    """A text in which a lone surrogate, which no encoding can write, is U+FFFD."""
+    return line.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 class Subwords:
     """A vocabulary of word pieces shared by both languages, by SentencePiece (section 5.1).
 
@@ -229,7 +234,7 @@ class Subwords:
 
     def encode(self, text: str) -> list[int]:
         """Turn a text into identifiers, eos (2) at the end; white space becomes a space."""
-        return [*self.processor.encode(" ".join(text.split())), 2]
+        return [*self.processor.encode(" ".join(_writable(text).split())), 2]
 
     def decode(self, ids: Iterable) -> str:
         """Turn identifiers into a text; pad, bos and eos (0, 1, 2) vanish."""

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from annotated.attention import scaled_dot_product_attention
-from annotated.data import Subwords, Words, load_vocabulary, pad_batch
+from annotated.data import Subwords, Words, _writable, load_vocabulary, pad_batch
 from annotated.embedding import Embedding
 from annotated.files import _check_fields, atomic_write, fsync, read_json, write_json
 from annotated.layers import FusedLayerNorm, LayerNorm
@@ -287,14 +287,14 @@ def _widen(state, rows, k):
 
 def _check_beam(beam):
     """Refuse a beam that is no whole number, below 1 or beyond all use: ValueError."""
-    if not isinstance(beam, Integral) or not 1 <= beam <= 100_000:
+    if not isinstance(beam, Integral) or beam is True or not 1 <= beam <= 100_000:
         raise ValueError(f"beam must be a whole number from 1 to 100000, got {beam!r}")
 
 
-def _check_longest(longest):
-    """Refuse a length that is no whole number, or below 1: ValueError."""
-    if not isinstance(longest, Integral) or longest < 1:
-        raise ValueError(f"longest must be a whole number, 1 or more, got {longest!r}")
+def _check_count(name, value):
+    """Refuse a count that is no whole number, or below 1: ValueError."""
+    if not isinstance(value, Integral) or value is True or value < 1:
+        raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}")
 
 
 def _check_search(beam, penalty, limits):
@@ -426,6 +426,9 @@ class _PackedLinear(nn.Module):
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
         self.bias = None if bias is None else bias.detach()
 
+    def __reduce__(self):  # to copy or to keep it: the packed weight has no storage of its own
+        return type(self), (self.weight.to_dense(), self.bias)
+
     def forward(self, x):
         """x @ weight.T + bias: (..., m) to (..., n)."""
         if self.plain is not None and x.numel() <= self.few:
@@ -540,6 +543,11 @@ def _is_plain(model):
     return all(p.device.type == "cpu" and p.dtype == torch.float32 for p in parts)
 
 
+def _is_packed(model):
+    """Whether a model is a copy that `packed` or `packed_int8` has made."""
+    return any(isinstance(m, _PackedLinear | _Int8Linear) for m in model.modules())
+
+
 def packed(model: nn.Module) -> nn.Module:
     """A copy of a model for searching: the same outputs, faster on a CPU, without gradients.
 
@@ -548,7 +556,7 @@ def packed(model: nn.Module) -> nn.Module:
     known = isinstance(model, Transformer | RecurrentSeq2Seq)  # others may read a weight itself
     if not known or not _is_plain(model) or not torch.backends.mkldnn.is_available():
         return model
-    if not _can_pack():
+    if _is_packed(model) or not _can_pack():
         return model
     return _exchanged(model, _PackedLinear)
 
@@ -567,6 +575,8 @@ def packed_int8(model: nn.Module) -> nn.Module:
         raise ValueError(f"int8 is for a Transformer, got {type(model).__name__}")
     if not _is_plain(model):
         raise ValueError("int8 is for a model in float32 on a CPU: take device='cpu'")
+    if _is_packed(model):
+        raise ValueError("int8 is for a model itself: this is a packed copy")
     if not _int8_bits():
         has = f"torch {torch.__version__}"
         raise ValueError(f"int8 cannot be used: {has} has no such products for this processor")
@@ -594,11 +604,6 @@ def _sentence_ends(vocabulary, unk):
             if i > unk and decode([i]).strip() == mark}
 
 
-def _writable(line):
-    """A text in which a lone surrogate, which no encoding can write, is U+FFFD."""
-    return line.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
 class Translator:
     """A model with its vocabulary: lines of text in, lines of text out.
 
@@ -616,7 +621,7 @@ class Translator:
     """
 
     def __init__(self, model: Any, vocabulary: Any, longest: int = 200, int8: bool = False):
-        _check_longest(longest)
+        _check_count("longest", longest)
         if getattr(model.config, "positions", None) == "learned":  # one of them for the eos
             longest = max(1, min(longest, model.config.max_positions - 1))
         self.model, self.vocabulary, self.longest, self.int8 = model, vocabulary, longest, int8
@@ -640,7 +645,7 @@ class Translator:
 
         Raises:
             TypeError: lines is one string, or holds something else.
-            ValueError: beam is below 1, or alpha too far from 0.
+            ValueError: beam or tokens is below 1, or alpha too far from 0.
         """
         search = partial(self.search, beam=beam, alpha=alpha)
         found = self._search_lines(lines, search, tokens, progress)
@@ -715,6 +720,7 @@ def _most_rows(beam, config, length):
 
 def _search_pieces(cut, search, tokens, rows, progress):
     """For each line the hypotheses of each of its pieces, searched batch by batch."""
+    _check_count("tokens", tokens)
     cut = list(cut)
     pieces = [piece for line in cut for piece in line]
     pools: dict[int, list] = {}
@@ -932,6 +938,8 @@ def _check_shapes(shapes, kind, config):
 
 def _check_header(path, kind, config):
     """Refuse a file of weights that is not a model's, or too large, by its header alone."""
+    with open(path, "rb"):  # safetensors would call a file absent that may not be read
+        pass
     with safe_open(path, "pt") as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
     _check_shapes(shapes, kind, config)
@@ -985,7 +993,7 @@ def load(
         _check_header(folder / "model.safetensors", kind, config)
         model = kind(config)
         load_model(model, str(folder / "model.safetensors"))
-    except (ModuleNotFoundError, MemoryError, torch.OutOfMemoryError):  # say it themselves
+    except (ModuleNotFoundError, MemoryError, PermissionError, torch.OutOfMemoryError):  # clear
         raise
     except Exception as error:  # each library has errors of its own for a damaged file
         if "allocate memory" in str(error):  # torch, on a CPU

@@ -8,7 +8,7 @@ import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -248,11 +248,11 @@ class _DistributedRun(Run):
 def _timeout():
     """How long a process may be silent before it counts as lost."""
     given = os.environ.get("ANNOTATED_TIMEOUT_MINUTES", "30")
-    try:
-        return timedelta(minutes=float(given))
-    except (ValueError, OverflowError):
-        what = "ANNOTATED_TIMEOUT_MINUTES must be a number of minutes"
-        raise ValueError(f"{what}, got {given!r}") from None
+    with suppress(ValueError, OverflowError):
+        if (limit := timedelta(minutes=float(given))) > timedelta(0):
+            return limit
+    what = "ANNOTATED_TIMEOUT_MINUTES must be a number of minutes above 0"
+    raise ValueError(f"{what}, got {given!r}")
 
 
 @contextmanager

@@ -137,7 +137,8 @@ def _resampled_difference(a, b, samples=1000, seed=0):
     times = torch.zeros(samples, B, dtype=torch.double)  # (samples, B)
     times.scatter_add_(1, drawn, torch.ones_like(times))  # how often each sentence was drawn
     sums = zip(times @ a.double(), times @ b.double())
-    spread = torch.tensor([bleu_of_counts(x) - bleu_of_counts(y) for x, y in sums])  # (samples,)
+    apart = [bleu_of_counts(x) - bleu_of_counts(y) for x, y in sums]
+    spread = torch.tensor(apart, dtype=torch.double)  # (samples,)
     difference = bleu_of_counts(a.sum(0)) - bleu_of_counts(b.sum(0))
     far = ((spread - difference).abs() >= abs(difference) - 1e-9).sum().item()
     outside = samples // 40  # 2.5 % on either side

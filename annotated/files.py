@@ -76,11 +76,14 @@ def _decode_line(line: bytes, name: object, number: int, hint: str = "") -> str:
     """The text of a line without its end, the first without the mark of UTF-8.
 
     Raises:
-        ValueError: names the file, the line and the first byte that is no UTF-8.
+        ValueError: names the file, the line and the first byte that is no UTF-8; or the file
+            is compressed.
     """
     line = line.removesuffix(b"\n").removesuffix(b"\r")
     if number == 1:
         line = line.removeprefix(b"\xef\xbb\xbf")
+        if line.startswith(b"\x1f\x8b"):
+            raise ValueError(f"{name} is compressed: unpack it with gunzip first")
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:

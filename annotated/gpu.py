@@ -172,7 +172,9 @@ def fused_attention(
     _check_values(K, V)
     if mask is None:
         return _attend(Q, K, V, None, dropout)  # (..., T, d_v)
-    _check_mask(mask, (*Q.shape[:-1], K.shape[-2]))
+    leading = torch.broadcast_shapes(Q.shape[:-2], K.shape[:-2])
+    _check_mask(mask, (*leading, Q.shape[-2], K.shape[-2]))
+    mask = torch.atleast_2d(mask)
     some = mask.any(-1, keepdim=True)  # (..., 1)
     # A row without a key looks at all and is cut afterwards: no 0/0 in either pass.
     seen = _aligned(mask | ~some)  # (..., S)
@@ -378,6 +380,13 @@ class _Pieces:
     compute: Callable = _loss_piece
 
 
+def _refuse_second():
+    """Refuse to be differentiated twice: a gradient made by hand is no part of a graph."""
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # by create_graph=True
+        said = "the fast loss and the fast linear maps can be differentiated once"
+        raise RuntimeError(f"{said}: take the plain ones, or create_graph=False")
+
+
 class _LossInPieces(torch.autograd.Function):
     """The arithmetic of `chunked_loss`: gradients are made with the loss, piece by piece."""
 
@@ -407,6 +416,7 @@ class _LossInPieces(torch.autograd.Function):
     @staticmethod
     def backward(ctx, above):
         """Gradients by x and W; above is a scalar."""
+        _refuse_second()
         by_x, by_W = ctx.saved_tensors
         # At least 32 bits: a factor that is rounded to 16 would shift every gradient alike.
         wide = torch.promote_types(by_x.dtype, torch.float32)
@@ -427,6 +437,7 @@ def chunked_loss(x: Tensor, W: Tensor, target: Tensor, pieces: _Pieces | None = 
 
     Raises:
         ValueError: shapes do not fit, or a piece has no rows.
+        RuntimeError: differentiated with create_graph=True.
     """
     pieces = pieces or _Pieces()
     if x.shape[:-1] != target.shape or x.shape[-1] != W.shape[-1]:
@@ -628,6 +639,13 @@ def _flash_unpadded(kernel, Q, K, V, mask):
     return out.transpose(0, 1)[None]
 
 
+def _check_sides(source, target):
+    """Refuse sides that are no batch, (B, S) and (B, T + 1): ValueError."""
+    if source.dim() != 2 or target.dim() != 2 or len(source) != len(target):
+        found = f"{tuple(source.shape)} and {tuple(target.shape)}"
+        raise ValueError(f"source and target must be (B, S) and (B, T + 1), got {found}")
+
+
 class UnpaddedObjective(Objective):
     """An `Objective` that computes no padding; its model is given `unpadded_attention`.
 
@@ -646,26 +664,22 @@ class UnpaddedObjective(Objective):
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """The loss of source (B, S), target (B, T + 1), as `Objective` gives it."""
-        W = self.model.target_embedding.weight  # (vocab, d_model)
-        pad = self.model.config.pad
+        _check_sides(source, target)
+        model = self.model
+        pad = model.config.pad
+        W = model.target_embedding.weight  # (vocab, d_model)
         words = _Layout.of(source != pad, W.device)
         labels = _Layout.of(target[:, 1:] != pad, W.device)
         source = source.to(W.device, non_blocking=True)
         target = target.to(W.device, non_blocking=True)
-        ids = words.ids(source), labels.ids(target[:, :-1]), labels.ids(target[:, 1:])
-        return self.loss_of(*ids, words, labels)
-
-    def loss_of(
-        self, source: Tensor, target: Tensor, wanted: Tensor, words: _Layout, labels: _Layout
-    ) -> Tensor:
-        """The loss of packed tokens: source (1, m); target and what is to follow it, (1, n)."""
-        model = self.model
-        x = model.embed(model.source_embedding, source, words.positions())  # (1, m, d_model)
+        ids = words.ids(source)  # (1, m)
+        x = model.embed(model.source_embedding, ids, words.positions())  # (1, m, d_model)
         memory = model.encoder(x, _PackedMask(words, words))  # (1, m, d_model)
-        x = model.embed(model.target_embedding, target, labels.positions())  # (1, n, d_model)
+        ids = labels.ids(target[:, :-1])  # (1, n)
+        x = model.embed(model.target_embedding, ids, labels.positions())  # (1, n, d_model)
         causal = _PackedMask(labels, labels, True)
         x = model.decoder(x, memory, causal, _PackedMask(labels, words))  # (1, n, d_model)
-        return chunked_loss(x, model.target_embedding.weight, wanted, self.pieces)
+        return chunked_loss(x, W, labels.ids(target[:, 1:]), self.pieces)
 
 
 def compiled(

@@ -967,9 +967,15 @@ def _layer_choices(layer):
 def _torch_choices(theirs):
     """What an `nn.Transformer` says of itself, as fields of a Config; see `from_torch`."""
     encoder, decoder = theirs.encoder, theirs.decoder
+    layers = [*getattr(encoder, "layers", ()), *getattr(decoder, "layers", ())]
+    ours = nn.TransformerEncoder, nn.TransformerDecoder
+    known = nn.TransformerEncoderLayer, nn.TransformerDecoderLayer
+    if not isinstance(encoder, ours) or not isinstance(decoder, ours) or not all(
+            isinstance(layer, known) for layer in layers):
+        raise ValueError("theirs must have torch's own encoder, decoder and layers")
     if (encoder.norm is None) != (decoder.norm is None):
         raise ValueError("theirs must have a norm at the end of both stacks or of none")
-    first, *others = map(_layer_choices, [*encoder.layers, *decoder.layers])
+    first, *others = map(_layer_choices, layers)
     if encoder.norm is not None:
         others += [{**first, "eps_norm": stack.norm.eps} for stack in (encoder, decoder)]
     for name, value in first.items():

@@ -573,6 +573,14 @@ def _undone(folder, made):
         raise
 
 
+def _check_steps(folder, steps):
+    """Refuse to train for fewer updates than the run in a folder has made: ValueError."""
+    made = max((int(path.name) for path in list_checkpoints(folder)), default=0)
+    if steps < made:
+        what = f"{folder} has {made} updates already, now steps={steps}"
+        raise ValueError(f"{what}: ask for {made} or more, or choose another --out")
+
+
 def _train_as(backend, options):
     """Train in one of perhaps several processes, the first of which writes everything."""
     config, recipe = _settings(options)
@@ -583,6 +591,7 @@ def _train_as(backend, options):
             "longest": options.longest}
     _check_folder(folder)
     _check_same_run(folder, config=config, recipe=recipe, data=data)
+    _check_steps(folder, recipe.steps)
     made = not folder.exists()
     lock = file_lock(folder / _MARK, wait=False) if backend.writes else nullcontext()
     with lock:

@@ -478,6 +478,13 @@ def test_rms_norm_is_torchs(eps):
     torch.testing.assert_close(*gradients)
 
 
+def test_rms_norm_overflows_only_where_the_result_does():
+    norm = RMSNorm(7).half()
+    nn.init.constant_(norm.gain, 4)
+    x = torch.tensor([[-3e4, *[2e4] * 6]]).half()
+    torch.testing.assert_close(norm(x), F.rms_norm(x.float(), (7,), norm.gain.float(), 1e-6).half())
+
+
 def test_rms_norm_is_layer_norm_on_centred_input():
     x = torch.randn(5, 13, dtype=torch.double)
     torch.testing.assert_close(RMSNorm(13).double()(x - x.mean(-1, keepdim=True)), LayerNorm(13).double()(x))

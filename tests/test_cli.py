@@ -1,6 +1,8 @@
 """The command line as a user meets it: a whole job, streams, interrupts, and everything that can be wrong."""
 
+import errno
 import functools
+import gzip
 import io
 import json
 import os
@@ -449,6 +451,35 @@ def test_what_evaluate_has_scored_is_written_before_it_is_said(text, fake, tmp_p
     monkeypatch.setattr(cli, "print", closed, raising=False)
     assert called(*asked)[0] == 141
     assert set(contents(tmp_path / "out")) == {"outputs.txt", "scores.json"}
+
+
+def test_a_disk_that_fills_up_costs_evaluate_no_score(text, fake, tmp_path, called, monkeypatch):
+    asked = "evaluate", "--model", fake, "--source", text / "train.en", "--target", text / "train.de", "--out", tmp_path / "out"
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device", "out/.scores.json.part")
+
+    with monkeypatch.context() as later:
+        later.setattr(cli, "_write_scores", full)
+        status, out, said = called(*asked)
+        assert status == 2 and "BLEU" in out and "chrF" in out
+        assert said.endswith("out/scores.json: No space left on device: make room, and give the same command again\n")
+
+    class Full:
+        __init__ = full
+
+    monkeypatch.setattr(cli, "TemporaryFile", Full)  # before anything is translated
+    monkeypatch.setattr(cli, "_score", None)
+    status, out, said = called(*asked)
+    assert status == 2 and not out and f"cannot write to {tmp_path / 'out'}: No space left on device: choose another --out" in said
+
+
+def test_a_compressed_file_is_called_so(text, fake, tmp_path, called):
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"ein Satz\n"))
+    for asked in (["translate", "--model", fake, "--input", tmp_path / "a.gz"],
+                  ["train", "--source", tmp_path / "a.gz", "--target", tmp_path / "a.gz", "--out", tmp_path / "out"]):
+        status, _, said = called(*asked)
+        assert status == 2 and "a.gz is compressed: unpack it with gunzip first" in said
 
 
 # ---- what is wrong, and what helps

@@ -43,6 +43,10 @@ def subwords():
 # Vocabularies
 
 
+def test_half_a_pair_of_surrogates_is_written_as_a_letter_that_stands_for_none(subwords):
+    assert subwords.decode(subwords.encode("a \ud800 b")) == "a \ufffd b"
+
+
 def test_words_are_joined_back_exactly():
     for text in [*LINES, "A b, c d.", "Why, then?", ""]:
         assert join_words(split_words(text)) == text

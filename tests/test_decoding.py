@@ -660,6 +660,16 @@ def test_what_cannot_be_packed_is_left_alone():
     assert packed(model) is model
 
 
+def test_a_packed_model_can_be_copied_and_kept_and_is_not_packed_again():
+    quick, source = packed(Transformer(replace(TINY, vocab=17, d_model=14, h=7, bias=True)).eval()), torch.randint(4, 13, (5, 7))
+    assert any(isinstance(m, _PackedLinear) for m in quick.modules()) and packed(quick) is quick
+    with torch.inference_mode():
+        for other in (copy.deepcopy(quick), pickle.loads(pickle.dumps(quick))):
+            assert torch.equal(other(source, source), quick(source, source))
+    with pytest.raises(ValueError, match="int8 is for a model itself"):
+        decoding.packed_int8(quick)
+
+
 class OtherTorch:
     "Operators of torch of which one is missing, fails or computes something else."
 
@@ -1026,6 +1036,29 @@ def test_only_marks_end_a_sentence_where_pieces_are_parts_of_words():
 
 
 # ---- a folder that held another model
+
+
+def test_weights_that_may_not_be_read_are_not_called_absent(tmp_path, monkeypatch):
+    decoding.save(tmp_path, Transformer(replace(TINY, vocab=9)), Words(["a", "b", "c", "d", "e"]))
+
+    def locked(path, *arguments, **options):
+        if str(path).endswith("model.safetensors"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return open(path, *arguments, **options)
+
+    monkeypatch.setattr(decoding, "open", locked, raising=False)  # root may read anything
+    with pytest.raises(PermissionError, match="model.safetensors"):
+        decoding.load(tmp_path)
+
+
+@pytest.mark.parametrize("tokens", [0, -1, 100.5, True])
+def test_tokens_of_a_batch_are_counted_in_whole_numbers(tokens):
+    translator = decoding.Translator(Transformer(replace(TINY, vocab=9)), Words(["a", "b", "c", "d", "e"]))
+    for lines in (["a b"], []):
+        with pytest.raises(ValueError, match="tokens must be a whole number, 1 or more"):
+            translator.translate(lines, tokens=tokens)
+    with pytest.raises(ValueError, match="beam must be a whole number"):
+        translator.translate(["a b"], beam=True)
 
 
 def test_a_save_that_fails_leaves_the_older_model(tmp_path, monkeypatch):

@@ -51,12 +51,12 @@ def test_the_variable_of_another_launcher_starts_no_group(monkeypatch):
             assert group.size == 1
 
 
-@pytest.mark.parametrize("given", ["abc", "1e300"])
+@pytest.mark.parametrize("given", ["abc", "1e300", "-3", "0", "nan"])
 def test_a_timeout_that_is_no_number_is_named(given, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("ANNOTATED_TIMEOUT_MINUTES", given)
-    with pytest.raises(ValueError, match=f"ANNOTATED_TIMEOUT_MINUTES must be a number of minutes, got '{given}'"), _torchrun_group("cpu"):
+    with pytest.raises(ValueError, match=f"ANNOTATED_TIMEOUT_MINUTES must be a number of minutes above 0, got '{given}'"), _torchrun_group("cpu"):
         pass
 
 

@@ -196,6 +196,11 @@ def test_changing_sides_changes_the_sign(systems):
     assert paired_bootstrap(worse, better, references, 200) == (-difference, (-high, -low), p)
 
 
+def test_the_interval_of_one_sentence_is_its_difference():
+    difference, interval, _ = paired_bootstrap(["a b c d"], ["a b c e"], ["a b c d"], 40)
+    assert interval == (difference, difference) and difference > 0
+
+
 def test_the_difference_is_that_of_the_scores(systems):
     better, worse, references = systems
     difference, (low, high), _ = paired_bootstrap(better, worse, references, 200)

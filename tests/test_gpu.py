@@ -21,11 +21,13 @@ import pytest
 import sacrebleu
 import torch
 import torch._dynamo
+import torch.nn.functional as F
 from programs import BENCHMARKS, loaded
 from shapes import checked, unseen
 
 from annotated import cli, decoding, gpu, graphs
 from annotated.attention import additive_attention, scaled_dot_product_attention
+from annotated.cpu import CPUObjective, LinearMaps, _LossInPlace, _Products
 from annotated.data import Batches, make_batch
 from annotated.grammar import grammar_corpus
 from annotated.layers import FusedLayerNorm, LayerNorm
@@ -127,6 +129,35 @@ def test_causal_attention_refuses_another_mask(mask, message):
         gpu.fused_causal_attention(*torch.randn(3, 2, 3, 5, 4), mask)
     with pytest.raises(TypeError, match="boolean"):
         gpu.fused_causal_attention(*torch.randn(3, 2, 3, 5, 4), causal_mask(5).float())
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (11,), (7, 1), (7, 11), (1, 11), (5, 7, 11), (5, 1, 11)])
+def test_fused_attention_takes_every_mask_that_plain_attention_takes(shape):
+    "The leading axes are those of Q and K together."
+    Q, K, V = torch.randn(1, 7, 5), torch.randn(5, 11, 5), torch.randn(5, 11, 3)
+    for mask in (torch.rand(shape) < 0.5, torch.zeros(shape, dtype=torch.bool)):
+        close(gpu.fused_attention(Q, K, V, mask), scaled_dot_product_attention(Q, K, V, mask))
+
+
+@pytest.mark.parametrize("kind", [gpu.UnpaddedObjective, CPUObjective])
+@pytest.mark.parametrize("source, target", [((3, 4), (1, 5)), ((1, 4), (3, 5)), ((4,), (4,)), ((2, 4), (2, 3, 1))])
+def test_sides_of_a_batch_that_do_not_belong_together_are_refused(kind, source, target):
+    with pytest.raises(ValueError, match=r"source and target must be \(B, S\) and \(B, T \+ 1\), got"):
+        kind(Transformer(replace(TINY, vocab=17)))(torch.full(source, 5), torch.full(target, 5))
+
+
+def test_what_can_be_differentiated_once_says_so(monkeypatch):
+    "A second derivative would lack what the first was made of."
+    x, W, target = torch.randn(5, 7, requires_grad=True), torch.randn(11, 7, requires_grad=True), torch.randint(1, 11, (5,))
+    linear = LinearMaps({"11x7": ["forward", "input", "weight"]})
+    linear.multiply = linear.multiply or F.linear  # where this torch has no oneDNN
+    losses = [lambda: gpu.chunked_loss(x, W, target), lambda: linear(x, W).square().sum(),
+              lambda: _LossInPlace.apply(x, W, target, 0.1, _Products())]
+    for loss in losses:
+        first = torch.autograd.grad(loss(), (x, W))
+        assert all(g.isfinite().all() for g in first)
+        with pytest.raises(RuntimeError, match="can be differentiated once"):
+            torch.autograd.grad(loss(), (x, W), create_graph=True)
 
 
 @pytest.mark.parametrize(

@@ -639,6 +639,8 @@ def test_what_torch_cannot_say_is_refused():
     others = [layer(2, activation="gelu"), layer(2, norm_first=True), layer(2, layer_norm_eps=0.5), layer(4), layer(2, dropout=0.3)]
     others = [uneven(1, custom_decoder=nn.TransformerDecoder(other, 1, nn.LayerNorm(8))) for other in others]
     others.append(uneven(1, custom_decoder=nn.TransformerDecoder(layer(2), 1, nn.LayerNorm(8, 0.5))))
+    others += [uneven(1, 1, custom_encoder=nn.Identity()), uneven(1, 1, custom_decoder=nn.Identity())]
+    others[-1].decoder.layers, others[-1].decoder.norm = nn.ModuleList([nn.Identity()]), nn.LayerNorm(8)
     for theirs in (uneven(1, 1, bias=False), uneven(1, 1, activation=torch.tanh), *others):
         with pytest.raises(ValueError, match="^theirs must have"):
             from_torch(theirs, 5)

@@ -235,7 +235,7 @@ def test_the_same_command_goes_on_and_another_run_is_refused(model, text, tmp_pa
         (["--longest", "50"], "longest=None, now longest=50"),
         (["--source", tmp_path / "other" / "train.en"], "other data"),
     ):
-        status, _, said = called(*arguments, *RECIPE, *more)
+        status, _, said = called(*arguments, *RECIPE[:-1], "161", *more)
         assert status == 2 and hint in said, said
     assert (folder / "run.json").read_bytes() == before
 
@@ -407,6 +407,15 @@ def test_a_finished_record_is_not_begun_anew(tmp_path, name, held):
     assert {"run.json", "log.jsonl", held} <= {path.name for path in record.iterdir()}
     with pytest.raises(ValueError, match=f"holds {held}, which would be lost, and no checkpoint to go on from: choose another --out"):
         own_text._check_folder(tmp_path / "out")
+    assert contents(tmp_path / "out") == before
+
+
+def test_fewer_updates_than_there_are_are_refused(text, tmp_path, called):
+    files = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, "--score", 0, "--out", tmp_path / "out"]
+    assert called(*files, "--steps", 3)[0] == 0
+    before = contents(tmp_path / "out")
+    status, _, said = called(*files, "--steps", 2)
+    assert status == 2 and "has 3 updates already, now steps=2: ask for 3 or more, or choose another --out" in said
     assert contents(tmp_path / "out") == before
 
 
