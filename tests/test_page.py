@@ -490,8 +490,14 @@ def test_of_all_questions_stay_those_that_hold_the_words(browser, site):
     page.goto(f"{site}/index.html")
     page.go_back()  # the browser gives the line its words again
     assert line.input_value() == "d_model" and shown.count() == len(texts) and told.inner_text() == f"{len(texts)} of {every}"
+    entries = page.locator(".page-toc a[href^='#']")  # the contents beside lead to what is shown, and to nothing else
+    lead = page.evaluate("() => [...document.querySelectorAll('.bd-article section section')].filter(e => !e.hidden).map(e => '#' + e.id)")
+    every_entry = entries.count()
+    assert [entry.get_attribute("href") for entry in entries.all() if entry.is_visible()] == lead and 0 < len(lead) < every_entry
     line.fill("xyzzy")
     assert shown.count() == 0 and told.inner_text().startswith("None")
+    line.fill("(")
+    assert shown.count() == every and told.inner_text() == "Only letters and digits are looked for."
     line.fill("")
     assert shown.count() == every and page.locator(".bd-article section section:visible").count() == 8
     page.close()
@@ -628,6 +634,100 @@ def test_a_page_opened_at_a_place_begins_there_though_it_moved_meanwhile(browser
     page.goto(f"{site}/notebooks/the-hour.html#where-it-attends", wait_until="load")
     page.wait_for_function(THERE, arg="where-it-attends", timeout=5000)
     page.close()
+
+
+HERE = """() => { window.here = document.elementFromPoint(195, 500).closest('p, pre, li, h2, h3, figure, table') ?? document.elementFromPoint(195, 500);
+  return [here.textContent.slice(0, 60), here.getBoundingClientRect().top]; }"""
+
+
+@pytest.mark.parametrize(("name", "far"), [("the-hour", 15_000), ("11-decoding", 9_000)])
+def test_a_page_read_again_or_gone_back_to_begins_where_one_was(browser, site, name, far):
+    "What is above has its real height where one has been, and a guessed one when the page is new."
+    page = browser.new_page(viewport=NARROW, reduced_motion="reduce")
+
+    def stays(before):
+        for _ in range(40):
+            page.wait_for_timeout(100)
+            text, top = page.evaluate(HERE)
+            if text == before[0] and abs(top - before[1]) < 3:
+                return True
+        return False
+    page.goto(f"{site}/notebooks/{name}.html", wait_until="load")
+    page.mouse.move(195, 400)
+    for _ in range(far // 1000):
+        page.mouse.wheel(0, 1000)
+        page.wait_for_timeout(60)
+    page.wait_for_timeout(400)
+    before = page.evaluate(HERE)
+    assert page.evaluate("scrollY") > far / 2
+    page.reload(wait_until="load")
+    assert stays(before), page.evaluate(HERE)
+    page.goto(f"{site}/notebooks/05-layers.html", wait_until="load")
+    page.go_back(wait_until="load")
+    assert stays(before), page.evaluate(HERE)
+    page.close()
+
+
+def test_a_page_at_a_place_that_is_read_again_stays_there(browser, site):
+    page = browser.new_page(viewport=NARROW)
+    page.goto(f"{site}/notebooks/the-hour.html#is-this-really-the-transformer", wait_until="load")
+    page.wait_for_function(THERE, arg="is-this-really-the-transformer", timeout=5000)
+    page.wait_for_timeout(500)
+    page.reload(wait_until="load")
+    page.wait_for_timeout(1000)
+    page.wait_for_function(THERE, arg="is-this-really-the-transformer", timeout=5000)
+    page.close()
+
+
+FOCUSED = "() => document.activeElement.className"
+
+
+def test_the_buttons_of_the_head_keep_the_focus(browser, site):
+    "The theme takes it from them; a dialog that closes gives it back to the button that has opened it."
+    page = browser.new_page(viewport=NARROW)
+    page.goto(f"{site}/notebooks/02-attention.html", wait_until="load")
+    modes = []
+    page.locator(".theme-switch-button:visible").first.focus()
+    for _ in range(2):
+        page.keyboard.press("Enter")
+        page.wait_for_timeout(100)
+        modes.append(page.evaluate("document.documentElement.dataset.mode"))
+    assert modes[0] != modes[1] and "theme-switch-button" in page.evaluate(FOCUSED)
+    for name in ("search-button", "primary-toggle", "secondary-toggle"):
+        page.locator(f"button.{name}:visible").first.focus()
+        page.keyboard.press("Enter")
+        page.wait_for_selector("dialog[open]")
+        page.keyboard.press("Escape")
+        page.wait_for_selector("dialog[open]", state="detached")
+        assert name in page.evaluate(FOCUSED), name
+    page.close()
+
+
+def test_a_link_of_the_drawer_leads_to_its_section_and_a_wide_page_needs_no_drawer(browser, site):
+    page = browser.new_page(viewport=NARROW)
+    page.goto(f"{site}/notebooks/02-attention.html", wait_until="load")
+    page.locator("button.secondary-toggle:visible").first.click()
+    link = page.locator("dialog[open] a[href^='#']").last
+    place = link.get_attribute("href")[1:]
+    link.click()
+    page.wait_for_function(THERE, arg=place, timeout=5000)
+    assert page.locator("dialog[open]").count() == 0
+    page.locator("button.primary-toggle:visible").first.click()
+    page.wait_for_selector("dialog[open]")
+    page.set_viewport_size(WIDE)
+    page.wait_for_selector("dialog[open]", state="detached")
+    page.wait_for_selector(".bd-sidebar-primary a:visible")
+    page.close()
+
+
+def test_without_scripts_the_contents_stand_below_a_narrow_page(browser, site):
+    context = browser.new_context(viewport=NARROW, java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{site}/notebooks/05-layers.html", wait_until="load")
+    contents, text = page.locator(".bd-sidebar-primary").bounding_box(), page.locator(".bd-article").bounding_box()
+    assert contents["x"] >= 0 and contents["width"] <= 390 and contents["y"] > text["y"] + text["height"]
+    assert page.locator(".bd-sidebar-primary a:visible").count() > 20 and page.locator(".sidebar-toggle:visible").count() == 0
+    context.close()
 
 
 def test_without_scripts_a_drawing_has_its_light_colours(browser, site):

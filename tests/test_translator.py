@@ -224,6 +224,56 @@ def test_where_no_model_is_fetched_that_is_said_and_the_still_is_not_dim(opened,
 
 
 @with_browser
+def test_after_a_failure_the_old_drawing_stays_dim_and_a_head_asks_anew(opened):
+    page = opened("translator")
+    page.fill("input[type=text]", SENTENCES[0])
+    translated(page, german(SENTENCES[0])[0])
+    page.evaluate("() => { window.load = annotated.load; annotated.load = async () => { throw new Error('no weights'); }; }")
+    page.fill("input[type=text]", SENTENCES[2])
+    for head in (None, "0.1"):
+        if head:
+            page.select_option("select", head)
+        page.wait_for_function("/cannot .*no weights/.test(document.querySelector('.hint').textContent)")
+        page.wait_for_function("document.querySelector('.explorer').matches('.waiting')")
+    page.evaluate("() => { annotated.load = window.load; }")
+    page.select_option("select", "0.2")
+    translated(page, german(SENTENCES[2])[0])
+    assert not page.evaluate("document.querySelector('.explorer').matches('.waiting')")
+
+
+@with_browser
+def test_a_sentence_that_is_cut_is_told_so(opened):
+    page = opened("translator")
+    page.fill("input[type=text]", "The quick brown fox " * 8)
+    page.wait_for_function("document.querySelector('.reference').textContent === 'It reads the first 40 tokens only.'")
+    page.wait_for_function("document.querySelector('.told').textContent.endsWith('It reads the first 40 tokens only.')")
+    assert page.inner_text("output.translation").endswith(" …")
+
+
+@with_browser
+def test_a_long_translation_is_there_soon_and_another_head_at_once(opened):
+    page = opened("translator")
+    page.emulate_media(reduced_motion="no-preference")
+    page.fill("input[type=text]", "The quick brown fox " * 8)
+    page.wait_for_selector(".appearing .token")
+    delays = page.eval_on_selector_all(".token", "found => found.map(e => parseFloat(getComputedStyle(e).animationDelay))")
+    assert len(delays) > 20 and 1 < max(delays) <= 1.2 and delays == sorted(delays)
+    page.select_option("select", "0.2")
+    assert page.locator(".appearing").count() == 0
+
+
+@with_browser
+def test_a_map_that_is_wider_than_the_page_can_be_scrolled_by_keyboard(opened):
+    page = opened("attention", 360)
+    page.wait_for_selector(".alive")
+    for sentence, wide in (("The quick brown fox " * 4, True), ("I am tired.", False)):
+        page.fill("input[type=text]", sentence)
+        translated(page, german(sentence.strip(), 1)[0])
+        assert page.evaluate("(() => { const e = document.querySelector('.stage'); return e.scrollWidth > e.clientWidth; })()") == wide
+        assert page.locator(".stage[tabindex='0'][role=region][aria-label]").count() == wide
+
+
+@with_browser
 def test_tokens_are_reached_by_keyboard(opened):
     page = opened("translator", 360)
     page.fill("input[type=text]", SENTENCES[0])

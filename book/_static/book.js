@@ -20,14 +20,15 @@ document.addEventListener("DOMContentLoaded", () => {
   addEventListener("resize", ask);
   enlarging();
   sifting();
-  // A link of the narrow page's drawer leads to a section that the drawer hides: it closes first, since the theme then
-  // gives the focus, and the place in the page, back to the button that has opened it.
+  focusing();
+  // A link of the narrow page's drawer leads to a section that the drawer hides: it closes first, and the button that has
+  // opened it gets the focus.
   const drawer = document.querySelector("#pst-secondary-sidebar-modal");
   drawer?.addEventListener("click", event => {
     const link = event.target.closest('a[href^="#"]');
     if (!link) return;
     event.preventDefault();
-    drawer.addEventListener("close", () => location.assign(link.href), { once: true });
+    drawer.addEventListener("close", () => location.assign(link.href), { once: true }); // after focusing's own
     drawer.close();
   });
   // The theme's buttons: their names are what one sees on them.
@@ -56,12 +57,43 @@ document.addEventListener("DOMContentLoaded", () => {
   });
 });
 
+// The theme takes the focus from the buttons of its head when they are clicked: they get it back, those that open a
+// dialog when that closes. A drawer that a wider page has no need of closes by itself.
+function focusing() {
+  let opener = null;
+  for (const button of document.querySelectorAll(".theme-switch-button, .search-button, .search-button-field, .primary-toggle, .secondary-toggle")) {
+    button.addEventListener("click", () => {
+      opener = button;
+      setTimeout(() => { if (document.activeElement === document.body) button.focus({ preventScroll: true }); });
+    });
+  }
+  for (const dialog of document.querySelectorAll("dialog:not(.zoom)")) {
+    dialog.addEventListener("close", () => opener?.focus({ preventScroll: true }));
+  }
+  for (const [name, width] of [["primary", 960], ["secondary", 1200]]) {
+    const drawer = document.querySelector(`#pst-${name}-sidebar-modal`);
+    matchMedia(`(min-width: ${width}px)`).addEventListener("change", ({ matches }) => { if (matches && drawer?.open) drawer.close(); });
+  }
+}
+
 // Sections out of sight have a guessed height: what an address leads to must stay where it is while they get their own.
 // A page that is opened begins at its place even if that has moved since the browser went there; one that is read again,
-// or gone back to, begins where the reader was.
+// or gone back to, begins at the section in which the reader was.
+const READ = () => `read ${location.href}`;
+addEventListener("pagehide", () => {
+  const section = document.elementsFromPoint(innerWidth / 2, innerHeight / 2).map(e => e.closest(".bd-article section[id]")).find(Boolean);
+  try {
+    sessionStorage.setItem(READ(), JSON.stringify(section ? [section.id, section.getBoundingClientRect().top] : []));
+  } catch {} // nothing may be kept
+});
+function read() {
+  try { return JSON.parse(sessionStorage.getItem(READ())) ?? []; } catch { return []; }
+}
 function arriving({ type }) {
   const own = ++arrivals;
-  const place = document.querySelector(":target");
+  const way = performance.getEntriesByType("navigation")[0]?.type;
+  const [section, kept = null] = type === "load" && way !== "navigate" ? read() : [];
+  const place = section ? document.getElementById(section) : document.querySelector(":target");
   for (let e = place?.parentElement; e; e = e.parentElement) {
     if (e.localName !== "details" || e.open) continue;
     e.open = true;  // an address may lead to a folded cell
@@ -69,13 +101,14 @@ function arriving({ type }) {
   }
   touched &&= type === "load";
   if (!place || touched || innerWidth >= 1200) return;
-  const opened = type === "load" && performance.getEntriesByType("navigation")[0]?.type === "navigate";
+  const opened = type === "load" && way === "navigate";
   const until = performance.now() + 2000;
-  let top = null;
+  let top = kept;
   const hold = now => {
     if (now > until || touched || own !== arrivals) return;
     const here = place.getBoundingClientRect().top;
-    if (top === null ? opened : Math.abs(here - top) > 1) place.scrollIntoView({ behavior: "instant" });
+    if (top === null ? opened : kept === null && Math.abs(here - top) > 1) place.scrollIntoView({ behavior: "instant" });
+    else if (kept !== null && Math.abs(here - top) > 1) scrollBy({ top: here - top, behavior: "instant" });
     if (opened || scrollY) top ??= place.getBoundingClientRect().top;
     requestAnimationFrame(hold);
   };
@@ -149,6 +182,7 @@ function sifting() {
   const questions = [...document.querySelectorAll(".bd-article section li")].map(item => ({ item, text: plain(item.textContent) }));
   const sections = [...document.querySelectorAll(".bd-article section section")];
   const told = line.form.querySelector("output");
+  const entries = new Map([...document.querySelectorAll(".page-toc a[href^='#']")].map(link => [link.hash.slice(1), link.closest("li")]));
   const sift = () => {
     const words = plain(line.value).split(/\s+/).filter(Boolean);
     let left = 0;
@@ -156,8 +190,11 @@ function sifting() {
       item.hidden = !words.every(word => text.includes(word));
       left += !item.hidden;
     }
-    for (const section of sections) section.hidden = !section.querySelector("li:not([hidden])");
-    told.textContent = !words.length ? "" : left ? `${left} of ${questions.length}` : "None here. The book's search covers every page.";
+    for (const section of sections) {
+      section.hidden = !section.querySelector("li:not([hidden])");
+      entries.get(section.id)?.toggleAttribute("hidden", section.hidden);
+    }
+    told.textContent = !words.length ? (line.value.trim() && "Only letters and digits are looked for.") : left ? `${left} of ${questions.length}` : "None here. The book's search covers every page.";
   };
   line.form.addEventListener("submit", event => event.preventDefault());
   line.addEventListener("input", sift);

@@ -5,7 +5,7 @@
 "use strict";
 
 (() => {
-  const { el, svg, canvas, shade, button, choice, explorer, live } = annotated;
+  const { el, svg, canvas, shade, button, choice, reachable, explorer, live } = annotated;
   const { shown, meanOf, sentence, LONGEST } = live;
   const KINDS = { encoder: "encoder", decoder: "decoder", cross: "encoder-decoder" };
   const CELL = 24, LETTER = 8;
@@ -108,6 +108,7 @@
         show(true);
       }));
       hint.textContent = said(both[0][row], weights[row], both[1]);
+      reachable(stage, "Attention weights");
       if (focus) stage.querySelector(".chosen").focus();
       else say(hint.textContent);
     }

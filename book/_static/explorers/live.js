@@ -104,6 +104,7 @@
     const told = () => { // not disabled, or the focus would be lost
       back.setAttribute("aria-disabled", at() === first);
       on.setAttribute("aria-disabled", at() === last());
+      play.setAttribute("aria-disabled", still() && at() === last()); // there is nothing left to lead to
     };
     return { buttons: [back, on, play], halt, told };
   }

@@ -312,6 +312,15 @@
 
   let wide = null;
 
+  /** Let the keyboard reach a box if it is wider inside than outside. */
+  function reachable(box, label) {
+    const scrolls = box.scrollWidth > box.clientWidth;
+    for (const [name, value] of [["tabindex", 0], ["role", "region"], ["aria-label", label]]) {
+      if (scrolls) box.setAttribute(name, value);
+      else box.removeAttribute(name);
+    }
+  }
+
   /** Let the keyboard reach a box for as long as it is wider inside than outside. */
   function scrolled(box) {
     wide ??= new ResizeObserver((entries) => {
@@ -320,11 +329,7 @@
           wide.unobserve(target);
           continue;
         }
-        const scrolls = target.scrollWidth > target.clientWidth;
-        for (const [name, value] of [["tabindex", 0], ["role", "region"], ["aria-label", "Numbers"]]) {
-          if (scrolls) target.setAttribute(name, value);
-          else target.removeAttribute(name);
-        }
+        reachable(target, "Numbers");
       }
     });
     requestAnimationFrame(() => { if (box.isConnected) wide.observe(box); }); // not one that `renew` has only read
@@ -395,7 +400,7 @@
 
   const shared = {
     dot, softmax, matmul, random, normal, mean, clamp, cut, words, scientific, el, svg, set, write, renew, canvas, shade, once,
-    still, fitted, path, plot,
+    still, reachable, fitted, path, plot,
     slider, choice, toggle, button, field, drag, table, readings, explorer,
   };
   globalThis.annotated = Object.assign(globalThis.annotated ?? {}, shared);

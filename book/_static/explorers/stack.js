@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { dot, softmax, random, normal, mean, clamp, words, el, svg, set, write, renew, canvas, once, slider, choice, toggle, readings, explorer } = globalThis.annotated;
+  const { dot, softmax, random, normal, mean, clamp, words, scientific, el, svg, set, write, renew, canvas, once, slider, choice, toggle, readings, explorer } = globalThis.annotated;
   const T = 5, D = 16, D_FF = 32, EPS = 1e-6, DEEPEST = 16; // positions, features, width of the network, epsilon, layers
   const ORDERS = { after: "after the sum", before: "before the sub-layer", none: "nowhere" };
 
@@ -200,7 +200,7 @@
       cancelAnimationFrame(frame);
       frame = requestAnimationFrame(others);
       dots.forEach((dot, l) => set(dot, l > N || beyond(mine[kind.value][l]) ? { visibility: "hidden" } : { visibility: "visible", cx: along(l), cy: up(mine[kind.value][l]) }));
-      const short = (v) => (v !== 0 && (v >= 1e4 || v < 0.01) ? v.toExponential(1).replace("-", "\u2212") : words(v));
+      const short = (v) => (v !== 0 && (v >= 1e4 || v < 0.01) ? scientific(v, 1) : words(v));
       const at = [...new Set([0, Math.round(N / 2), N])];
       numbers.show(["layer", ...at], Object.entries(KINDS).map(([key, name]) => [name, ...at.map((l) => short(mine[key][l]))]));
       say(`${formula.textContent}: after ${N} layers the size is ${short(mine.size[N])}; the gradient at layer 0 is ${short(mine.gradient[0])}; the likeness is ${words(mine.likeness[N])}.`);

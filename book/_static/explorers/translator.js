@@ -6,6 +6,7 @@
 
 (() => {
   const { el, svg, canvas, button, choice, field, explorer, once, live, still: quiet } = annotated;
+  const SOON = 16; // after so many turns, of 70 ms, all tokens are there
   const STEP = 25, TOP = 44, LEFT = 130, RIGHT = 228, WIDTH = 360;
   const LEAST = 0.08; // thinner lines would only be grey
   const TOLD = 0.05; // and smaller weights are not told
@@ -26,20 +27,21 @@
 
   // ---- the drawing
 
-  function draw({ tokens, attention }, head, tell) {
+  function draw({ tokens, attention }, head, tell, fresh) {
     const source = tokens.source.map(shown), target = tokens.target.map(shown);
     const weights = chosen(attention.cross, head), rows = Math.max(source.length, target.length);
     const y = (i, n) => TOP + STEP * (n > 1 ? ((rows - 1) / (n - 1)) * i : 0);
+    const turn = (t) => t * Math.min(1, SOON / target.length);
     const paths = lines(weights).map(({ t, s, weight }) => {
       const [a, b, middle] = [y(s, source.length), y(t, target.length), (LEFT + RIGHT) / 2];
       const d = `M${LEFT + 8} ${a}C${middle} ${a} ${middle} ${b} ${RIGHT - 8} ${b}`;
-      const style = `stroke-width: ${4.5 * weight}; --turn: ${t}`;
+      const style = `stroke-width: ${4.5 * weight}; --turn: ${turn(t)}`;
       return svg("path", { d, class: "wire q arc", style, "data-t": t });
     });
     const english = source.map((name, s) =>
       svg("text", { x: LEFT, y: y(s, source.length) + 5, class: "k", "text-anchor": "end" }, name));
     const german = target.map((name, t) => svg("text", {
-      x: RIGHT, y: y(t, target.length) + 5, class: "q token", style: `--turn: ${t}`, "data-t": t,
+      x: RIGHT, y: y(t, target.length) + 5, class: "q token", style: `--turn: ${turn(t)}`, "data-t": t,
       role: "button", tabindex: t ? -1 : 0, "aria-label": live.said(name, weights[t], source, TOLD) }, name));
     const picture = canvas(WIDTH, TOP + STEP * rows, { group: "The translation, and what each token attends to" },
       svg("text", { x: LEFT, y: 19, class: "strong", "text-anchor": "end" }, "English"),
@@ -66,7 +68,7 @@
         next.focus();
       });
     }
-    if (!quiet()) picture.classList.add("appearing");
+    if (fresh && !quiet()) picture.classList.add("appearing");
     return picture;
   }
 
@@ -76,7 +78,7 @@
     const examples = JSON.parse(host.dataset.examples ?? "[]");
     const [layers, h] = host.dataset.heads.split(" ").map(Number);
     const names = Array.from({ length: layers * h }, (_, i) => [Math.floor(i / h), i % h]);
-    let control = new AbortController(), result = null, head = null;
+    let control = new AbortController(), result = null, head = null, failed = false;
 
     const output = el("output", { class: "translation", lang: "de", "aria-live": "off" }, host.dataset.first ?? ""); // say() says it, once it rests
     const hint = el("p", { class: "hint" });
@@ -93,15 +95,15 @@
 
     function chooseHead() {
       head = heads.value ? heads.value.split(".").map(Number) : null;
-      if (result) show();
+      if (result && !failed) show();
       else later();
     }
 
     const tell = (text) => { hint.textContent = text || "Point at a German token, or move to it by keyboard. A dot joins a piece of a word to the one before."; };
 
-    function show() { // with the focus on a token, it stays in the drawing
+    function show(fresh = false) { // with the focus on a token, it stays in the drawing
       const held = stage.contains(document.activeElement) ? Number(document.activeElement.dataset.t) : null;
-      stage.replaceChildren(...(result.text ? [draw(result, head, tell)] : []));
+      stage.replaceChildren(...(result.text ? [draw(result, head, tell, fresh)] : []));
       if (result.text) tell("");
       else hint.textContent = ""; // there is nothing to point at
       if (held === null) return;
@@ -126,18 +128,21 @@
           say(output.textContent);
         }
         const model = await annotated.load(host.dataset.model);
-        const found = await model.translate(text, { beam: Number(width.value), longest: 40, signal });
+        const found = await model.translate(text, { beam: Number(width.value), longest: live.LONGEST, signal });
         root.classList.remove("waiting");
+        failed = false;
         result = found;
         if (found.text) put(found.text + (found.cut ? " …" : ""), "de");
         else put("Write an English sentence.");
-        say(found.text ? `German: ${found.text}` : "Nothing to translate.");
         const known = examples.find(({ source, reference: by }) => by && source === text);
-        reference.textContent = known ? `A person wrote: ${known.reference}` : "";
-        show();
+        const part = found.cut ? `It reads the first ${live.LONGEST} tokens only.` : "";
+        reference.textContent = known ? `A person wrote: ${known.reference}` : part;
+        say(found.text ? `German: ${found.text} ${part}`.trim() : "Nothing to translate.");
+        show(true);
       } catch (error) {
         if (signal.aborted) return;
-        root.classList.remove("waiting");
+        failed = true;
+        root.classList.toggle("waiting", result !== null); // what is still to be seen answers another sentence
         reference.textContent = "";
         put("");
         hint.textContent = `The model cannot be fetched or run here (${error.message}). Change the sentence to try again.`;
