@@ -23,7 +23,7 @@ import json
 import sys
 import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -34,10 +34,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from treebanks import parts_of
 
 from annotated.cpu import CPURun
-from annotated.data import Words, token_batches
+from annotated.data import token_batches
 from annotated.decoding import beam_search, greedy, packed
 from annotated.distributed import fast_run
-from annotated.files import file_lock, read_json, sha256_of, write_json
+from annotated.files import file_lock, sha256_of
 from annotated.parsing import (
     TREEBANKS,
     WellFormed,
@@ -62,7 +62,7 @@ from annotated.parsing import (
 from annotated.quick import by_muon
 from annotated.records import Record
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
-from annotated.training import Recipe, Run, average, train
+from annotated.training import Recipe, Run, average, list_checkpoints, train
 from annotated.transformer import TINY, Transformer
 
 
@@ -117,19 +117,11 @@ def read(options):
 
 
 def prepared(options):
-    """What `read` gives, the vocabularies, and the encoded training trees; kept, so that going on is quick."""
-    kept = options.work / "prepared.json"
-    names = ("treebank", "train", "dev", "test", "least", "trees", "words", "share")
-    asked = repr([getattr(options, name) for name in names])
-    found = read_json(kept) if kept.exists() else {}
-    if found.get("asked") != asked:
-        parts, about = read(options)
-        words, tokens = _vocabularies(parts["train"], options.least)
-        pairs = [_encode_tree(tree, words, tokens) for tree in parts["train"]]
-        found = {"asked": asked, "parts": parts, "about": about, "words": words.words[4:], "tokens": tokens.words[4:],
-                 "pairs": [pair for pair in pairs if len(pair[0]) <= options.words]}
-        write_json(kept, found, indent=None)
-    return found["parts"], found["about"], Words(found["words"]), Words(found["tokens"]), found["pairs"]
+    """What `read` gives, the vocabularies, and the encoded training trees."""
+    parts, about = read(options)
+    words, tokens = _vocabularies(parts["train"], options.least)
+    pairs = [_encode_tree(tree, words, tokens) for tree in parts["train"]]
+    return parts, about, words, tokens, [pair for pair in pairs if len(pair[0]) <= options.words]
 
 
 def trees_from(tokens, sentences, way):
@@ -261,16 +253,26 @@ def start_of(options):
     return by_muon(start) if options.optimizer == "muon" else start
 
 
-def trials(options, trees, words, tokens, pairs):
-    """F1 on the development part of each rate after a short training; those that are missing are made now."""
+def short_of(options, rate):
+    """The options of a trial."""
+    warmup = max(1, options.warmup * options.trial // options.steps)
+    return argparse.Namespace(**vars(options) | {"steps": options.trial, "warmup": warmup, "rate": rate, "seed": TRIAL})
+
+
+def trials(options, data, trees, words, tokens, pairs):
+    """F1 on the development part of each rate after a short training; those that are missing are made now.
+
+    Trainings on the same data, for which a digest stands in the folder's name, share them.
+    """
     sentences, tried = [_words_of(tree) for tree in trees], {}
+    digest = sha256_of(json.dumps(data).encode())[:8]
     for rate in options.rates:
-        short = argparse.Namespace(**vars(options) | {"steps": options.trial, "rate": rate, "seed": TRIAL})
-        short.warmup = max(1, options.warmup * options.trial // options.steps)
-        work = options.work.parent / slug("18-trials", options.treebank, options.network, options.optimizer, rate)
+        short = short_of(options, rate)
+        work = options.work.parent / slug("18-trials", digest, options.network, options.optimizer, rate)
         with file_lock(work.parent / f"{work.name}.lock"):  # another seed may be at it
             model, recipe = made(short, words, tokens), recipe_of(short)
-            about = {"config": model.config, "recipe": recipe, "training": len(pairs), "dev_sentences": len(trees)}
+            about = {"config": model.config, "recipe": recipe, "data": data, "training": len(pairs),
+                     "dev_sentences": len(trees)}
             with Record.begin(work, **about) as record:
                 if not record.scores:
                     batches = partial(token_batches, pairs, options.words, options.words, TRIAL)
@@ -291,7 +293,14 @@ def go(options):
     torch.set_num_threads(options.threads)
     parts, about, words, tokens, pairs = prepared(options)
     dev = parts["dev"][:: max(1, len(parts["dev"]) // options.dev_sentences)]
-    tried = trials(options, dev, words, tokens, pairs) if options.rates else {}
+    tried = trials(options, about, dev, words, tokens, pairs) if options.rates else {}
+    tested = {"trials": {"updates": options.trial, "seed": TRIAL, "f1": tried}} if tried else {"trials": {}}
+    if options.only_trials:
+        model, recipe = made(options, words, tokens), asdict(recipe_of(short_of(options, options.rates[0])))
+        what = {"config": model.config, "recipe": recipe | {"rate": options.rates}, "data": about}
+        with Record.begin(options.out, network=options.network, parameters=weights(model), **what) as record:
+            record.write_scores({"measured_on": "dev", "sentences": len(dev), **tested})
+        return
     if tried:
         options.rate = best_of({rate: -f1 for rate, f1 in tried.items()})
     model, recipe = made(options, words, tokens), recipe_of(options)
@@ -314,15 +323,19 @@ def go(options):
         "training": {"sentences": len(pairs), "words": sum(len(source) - 1 for source, _ in pairs)},
     }
     free = ("steps",) if options.optimizer == "adam" else ()  # a rate that falls to 0 needs the number of steps
+    lost = not list_checkpoints(options.work)  # a training that begins anew has a record that does
+    if lost and Record(options.out).scores:
+        gone = f"{options.out} is finished, and {options.work} has no checkpoint to go on from"
+        raise ValueError(f"{gone}: choose another --out")
     Record.begin(options.work, free=free, **what)  # its checkpoints are of this run, wherever the record goes
-    with Record.begin(options.out, free=free, **what) as record:
+    with Record.begin(options.out, free=free, anew=lost, **what) as record:
         log = train(model, recipe, batches, options.work, evaluate, start_of(options))
         chosen = choose(model, options.work, dev, words, tokens, options.beams)
         found, seconds, examples = score(model, chosen["beam"], parts, words, tokens)
         evaluations = [line for line in log if "constrained_f1" in line]
         scores = {"measured_on": "test", "sentences": len(parts["test"]), "right_branching": baseline(parts), **found,
-                  "trials": {"updates": options.trial, "seed": TRIAL, "f1": tried} if tried else {},
-                  "chosen": chosen, "training_seconds": evaluations[-1]["seconds"], "decoding_seconds": seconds,
+                  **tested, "chosen": chosen,
+                  "training_seconds": evaluations[-1]["seconds"], "decoding_seconds": seconds,
                   "words_seen": sum(line["tokens"] for line in log if "tokens" in line)}
         record.write("log.jsonl", "".join(json.dumps(line) + "\n" for line in log))
         record.write("examples.json", json.dumps(examples, indent=1, ensure_ascii=False) + "\n")
@@ -350,6 +363,7 @@ def main():
     parser.add_argument("--rate", type=float, default=0.3, help="a factor on Eq. 3")
     parser.add_argument("--rates", type=float, nargs="+", default=[], help="try these first, instead of --rate")
     parser.add_argument("--trial", type=int, default=800, help="updates of such a try")
+    parser.add_argument("--only_trials", action="store_true", help="what each of --rates does, and no training then")
     parser.add_argument("--optimizer", choices=("adam", "muon"), default="adam", help="muon: its rate falls to 0")
     parser.add_argument("--words", type=int, default=1200, help="of a batch, at most, padding counted")
     parser.add_argument("--every", type=int, default=200, help="updates between evaluations")
@@ -363,6 +377,8 @@ def main():
     parser.add_argument("--work", type=Path, default=Path(".cache/18-parsing"), help="for checkpoints")
     parser.add_argument("--out", type=Path, default=Path("results/18-parsing"))
     options = parser.parse_args()
+    if options.only_trials and not options.rates:
+        parser.error("--only_trials needs --rates")
     if options.optimizer == "muon" and torch.device(options.device).type == "cuda":
         parser.error("--optimizer muon is for --device cpu")
     return run(go, options)

@@ -65,7 +65,9 @@ def test_a_depth_cuts_the_same_stack():
 
 
 def number(text: str) -> float:
-    return float(text.replace("\u2212", "-").replace(",", ""))
+    front, _, power = text.partition(" \u00b7 10")  # 7.2 · 10²⁵
+    raised = "".join("0123456789-"["\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b".index(c)] for c in power)
+    return float(front.replace("\u2212", "-").replace(",", "")) * 10 ** int(raised or 0)
 
 
 def table(page):
