@@ -17,6 +17,7 @@ import argparse
 import sys
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import script
@@ -24,7 +25,7 @@ import torch
 from peers import TorchTransformer, X, keep_memory, matrix_rate, summary, take_turns, update
 
 from annotated.cpu import CPUObjective, LinearMaps, _onednn, _sizes, calibrate
-from annotated.gpu import FastUpdate, TrainStep, training_flops
+from annotated.gpu import FastUpdate, Objective, TrainStep, training_flops
 from annotated.optimization import optimizer
 from annotated.records import Record
 from annotated.transformer import BASE, Transformer
@@ -75,6 +76,18 @@ def check_equal(models, source, target):
     return max((found - logits["ours"]).abs().max().item() for found in logits.values())
 
 
+def check_fast(model, chosen, source, target):
+    """Raise where the fast update has not the loss and the gradients of the plain one."""
+    found = []
+    for kind in (Objective, partial(CPUObjective, linear=LinearMaps(chosen))):
+        twin = deepcopy(model)
+        loss = kind(twin)(source, target)
+        loss.backward()
+        found.append([loss.detach() / target.numel(), *(p.grad / target.numel() for p in twin.parameters())])
+    for plain, fast in zip(*found, strict=True):
+        torch.testing.assert_close(fast, plain, rtol=1e-3, atol=1e-6)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
@@ -98,6 +111,8 @@ def main():
             for adam in adams.values():
                 adam.param_groups[0]["lr"] = 1e-5
             chosen = calibrate(_sizes(models["ours"]), B * T)
+            if not P_drop:
+                check_fast(models["ours"], chosen, source, target)
             runs = updates(models, adams, chosen, (source, target))
             rows = summary(take_turns(runs, options.rounds, name))
             c = config

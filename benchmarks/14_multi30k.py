@@ -8,7 +8,8 @@ the lower-cased, tokenised files, BLEU over their tokens. The model is that of t
 but normalised before each sub-layer. In short trials on a CPU, with smaller rates and batches, the norm after it left
 the encoder's vectors of a sentence nearly alike and the loss high; the norm before did not.
 Updates are recorded as CUDA graphs on batches of few shapes: at this size a GPU mostly waits for Python.
-With --bpe_dropout p, every epoch cuts the training text anew and leaves out each merge with probability p.
+With --bpe_dropout p, every epoch cuts the training text anew and leaves out each merge with probability p; such a
+training cannot be repeated exactly.
 
 Chosen on the validation set alone: how long to train (averages of --average checkpoints, the best of several numbers,
 that end at different updates, by greedy search), then the strength of the length penalty: where the strongest of ALPHAS
@@ -66,7 +67,11 @@ WAIT = 10.0  # seconds between looks for what another process makes
 
 
 class Resampled:
-    """Batches of text that is cut into pieces anew in every epoch (BPE dropout, Provilkov et al. 2020)."""
+    """Batches of text that is cut into pieces anew in every epoch (BPE dropout, Provilkov et al. 2020).
+
+    SentencePiece draws by chance that no seed of ours reaches: a seed does not repeat its training, and one that goes
+    on reads the rest of an epoch as another cut of it gives it.
+    """
 
     def __init__(self, texts, vocabulary, p, make):
         self.texts, self.make = [[" ".join(text.split()) for text in side] for side in zip(*texts)], make
@@ -288,6 +293,12 @@ def best_rate(protocol, options):
     return best_of(tried)
 
 
+def check_teachers(folder, options):
+    """Refuse to go on without the teachers that a record was begun with: ValueError."""
+    if (folder / "run.json").exists() and "teachers" in read_run(folder) and not options.teachers:
+        raise ValueError(f"{folder} was begun with teachers: give --teachers again, or choose another --out")
+
+
 def one_seed(protocol, seed, rate, options):
     """Train and score; returns the scores."""
     name = name_of(protocol, seed, options)
@@ -298,6 +309,7 @@ def one_seed(protocol, seed, rate, options):
     if options.teachers:
         what["teachers"] = {"seeds": teachers(options), "steps": options.teacher_steps}
     free = () if options.muon else ("steps",)  # a rate that falls to 0 needs the number of steps
+    check_teachers(folder, options)
     if (folder / "scores.json").exists():
         there = read_run(folder)  # of older records some parts are not known
         _check_same(folder, free, **{part: value for part, value in what.items() if part in there})
@@ -306,8 +318,9 @@ def one_seed(protocol, seed, rate, options):
     data = corpus, vocabulary, *_ = prepared(protocol, work, options)
     what |= {"data": about_corpus(corpus), "pieces": sha256_of(vocabulary.model)}
     how = SCORING[protocol]
+    lost = not list_checkpoints(work)  # a training that begins anew has a record that does
     Record.begin(work, free=free, **what)  # its checkpoints are of this run, wherever the record goes
-    with Record.begin(folder, free=free, **what) as record:
+    with Record.begin(folder, free=free, anew=lost, **what) as record:
         before = time.monotonic() - began
         if options.teachers:
             place = options.work / f"{options.out.name}-{protocol}-teachers"

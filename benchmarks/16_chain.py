@@ -78,5 +78,7 @@ if __name__ == "__main__":
     parser.add_argument("--d_model", type=int, default=BASE.d_model, help="narrower for a trial")
     parser.add_argument("--out", type=Path, default=Path("results/16-chain"))
     options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error("--rounds must be 1 or more")
     keep_memory()
     raise SystemExit(run(go, options))

@@ -181,6 +181,8 @@ def trained(name, n, rate, seed, options):
 
 
 def go(options):
+    if min(options.updates, options.test, *options.lengths) < 1:
+        raise ValueError("--updates, --test and --lengths must be 1 or more")
     torch.set_num_threads(options.threads)
     what = {
         "task": {"keys": KEYS, "values": VALUES, "facts": FACTS, "filling": FILLING, "chance": 1 / VALUES},

@@ -176,7 +176,8 @@ def go(options):
     what = {"recipe": {name: {"config": asdict(rung.config), "recipe": asdict(rung.recipe), "warmup": rung.warmup,
                               "averaged": rung.averaged, "rates": rung.rates} for name, rung in every.items()},
             "data": about_corpus(data[0])}
-    with Record.begin(options.out, ("rungs", "seeds"), rungs=options.rungs, seeds=options.seeds, **what) as record:
+    loose = {"rungs": options.rungs, "seeds": options.seeds}
+    with Record.begin(options.out, tuple(loose), steps=options.steps, **loose, **what) as record:
         scores = {"minutes": MINUTES, "trials": {}, "trainings": [], **record.scores}
         if "an update" not in scores:
             timed = options.timed and read_json(options.timed / "scores.json")["an update"]

@@ -653,8 +653,10 @@ def test_the_ladder_is_climbed_written_and_gone_on_with(program, tmp_path, capsy
     first = scores_in(tmp_path)["tiny"][0]
     assert first["gradients differ by"] == 0 and first["operations a byte"] > 0 and 0 < first["share of the matrix rate"]
     climb(*TINY_RUN, "--here", "--rungs", steps[0], "loss in pieces", "--out", tmp_path)
-    rows = scores_in(tmp_path)["tiny"]
+    scores = scores_in(tmp_path)
+    rows = scores["tiny"]
     assert [row["rung"] for row in rows] == [steps[0], "loss in pieces"] and rows[0] == first
+    assert rows[0]["matrix rate"] == scores["matrix rate"] != rows[1]["matrix rate"], "each sitting has measured its own"
     assert 0 < rows[1]["gradients differ by"] < 0.1 and rows[1]["tokens a second"] > 0
     with pytest.raises(ValueError, match="no rung 'none'"):
         ladder.on_gpu.settings("none")
@@ -907,6 +909,8 @@ def test_a_model_reads_what_teachers_write_and_both_are_made_once(program, tmp_p
     scores = scores_in(tmp_path / "m-tok-1")
     assert scores["teachers"] == {"pairs with theirs": 118, **found}
     assert {name: set(one) for name, one in found.items()} == dict.fromkeys(run["teachers"]["seeds"], {"validation", "seconds of training", "seconds in all"})
+    with pytest.raises(ValueError, match="m-tok-1 was begun with teachers: give --teachers again"):
+        module.check_teachers(tmp_path / "m-tok-1", module.argparse.Namespace(teachers=0))
     call(*more, "--seeds", 1, 2)  # another seed has the same teachers
     assert [seed for seed, *_ in seen[3:]] == [2]
 

@@ -1,7 +1,9 @@
 """The parser's rivals in benchmarks/: a treebank grammar, whose tree is the likeliest one that its rules allow, and
 the network of chapter 1 with a vocabulary for each side."""
 
+import json
 import math
+import shutil
 from functools import cache
 
 import pytest
@@ -91,3 +93,45 @@ def test_the_recurrent_parser_is_chapter_1s_network_with_two_vocabularies():
     torch.testing.assert_close(model.encode(source), twin.encode(source))
     found = greedy(model, torch.tensor([[39, 4, 2]]), max_len=5)
     assert all(i < 23 for i in found[0]), "sources may have identifiers that targets do not have"
+
+
+@pytest.fixture
+def parse(tmp_path, monkeypatch):
+    "parse(*options) runs the program on a treebank of files, small and short."
+    for part, trees in {"train": TREES[:30], "dev": TREES[30:34], "test": TREES[34:38]}.items():
+        (tmp_path / part).write_text("\n".join(trees) + "\n")
+    small = "--N 1 --d_model 16 --d_ff 16 --h 2 --steps 2 --warmup 1 --every 2 --save_every 1 --least 1 --trial 1".split()
+
+    def run(*options):
+        parts = [word for part in ("train", "dev", "test") for word in (f"--{part}", tmp_path / part)]
+        given = "parsing", *small, *parts, "--work", tmp_path / "work" / "one", "--out", tmp_path / "out", *options
+        monkeypatch.setattr("sys.argv", list(map(str, given)))
+        return parsing.main()
+    return run
+
+
+def test_rates_are_tried_alone_and_anew_on_other_trees(parse, tmp_path):
+    assert not parse("--rates", 0.1, 0.2, "--only_trials")
+    first = json.loads((tmp_path / "out/scores.json").read_text())
+    assert set(first["trials"]["f1"]) == {"0.1", "0.2"} and first["measured_on"] == "dev" and "chosen" not in first
+    tried = {path.name for path in (tmp_path / "work").iterdir()}
+    (tmp_path / "dev").write_text("\n".join(TREES[40:43]) + "\n")
+    assert not parse("--rates", 0.1, "--only_trials", "--out", tmp_path / "other")
+    assert json.loads((tmp_path / "other/scores.json").read_text())["sentences"] == 3
+    assert len([path for path in (tmp_path / "work").iterdir() if path.is_dir() and path.name not in tried]) == 1
+
+
+def test_a_record_is_of_the_trees_and_of_the_training_that_made_it(parse, tmp_path, capsys):
+    assert not parse()
+    (tmp_path / "test").write_text("\n".join(TREES[34:36]) + "\n")  # of a file that is read again
+    assert parse("--out", tmp_path / "other") == 2 and "begun with other data" in capsys.readouterr().err
+    (tmp_path / "test").write_text("\n".join(TREES[34:38]) + "\n")
+    shutil.rmtree(tmp_path / "work")
+    assert parse() == 2 and "is finished, and" in capsys.readouterr().err
+    (tmp_path / "out/scores.json").unlink()  # begun only
+    run = json.loads((tmp_path / "out/run.json").read_text())
+    (tmp_path / "out/run.json").write_text(json.dumps(run | {"commit": "older"}))
+    for name in ("log.jsonl", "examples.json"):
+        (tmp_path / "out" / name).unlink()
+    assert not parse()
+    assert json.loads((tmp_path / "out/run.json").read_text())["commit"] != "older"

@@ -289,6 +289,8 @@ def test_a_ladder_chooses_on_validation_tests_once_and_goes_on(ladder, tmp_path,
     scores = climbed(ladder, tmp_path, rungs=["Muon"], seeds=[1, 2])
     assert scored == [5, 5, 3] * 3 and [made["seed"] for made in scores["trainings"]] == [1, 1, 2]
     assert begun == ["Adam-0.001", "Adam-0.002", "Adam-1", "Muon-0.004", "Muon-1", "Muon-2"]
+    with pytest.raises(ValueError, match="begun with steps=3, now steps=4"):  # a trial's trainings are of no use
+        climbed(ladder, tmp_path, steps=4)
 
 
 def test_a_second_program_takes_the_times_of_the_first(ladder, tmp_path, monkeypatch):
