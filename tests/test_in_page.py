@@ -203,6 +203,22 @@ def test_every_module_gives_what_it_gives_in_python(name):
     assert len(names) == config.N * 8 + config.decoder_layers * 14 + 3  # Q, K, V, weights and output of each attention, norms, feed-forward; stacks, logits
 
 
+@with_node
+def test_a_trace_of_given_identifiers_searches_nothing(tmp_path):
+    folder, model, words = folder_of(tmp_path)
+    to_page(folder, tmp_path / "small.js")
+    body = """
+    const { ids } = await engine.translate(model, given, { beam: 1 });
+    const found = await engine.trace(model, given, { beam: 1 });
+    model.step = () => { throw new Error("a search"); };
+    const again = await engine.trace(model, given, { target: ids });
+    const out = [];
+    for (const target of [[5, 41], [-1], [1.5], ["w1"]]) await engine.trace(model, given, { target }).catch((error) => out.push(error.message));
+    return { same: JSON.stringify([again.target, again.tokens, again.values]) === JSON.stringify([found.target, found.tokens, found.values]), out };"""
+    found = in_node(body, "w1 w5 w2", script=tmp_path / "small.js")
+    assert found["same"] and found["out"] == ["target must be a text or identifiers of the vocabulary"] * 4
+
+
 VARIANTS = {
     "as in the paper": {},
     "pre-norm": {"norm": "pre"},

@@ -80,8 +80,8 @@
   /** Greedy search, for its words and their probabilities, and every value on the way. */
   async function ask(model, text, signal) {
     const options = { beam: 1, longest: LONGEST, signal };
-    const { text: said, steps, cut: left } = await model.translate(text, options);
-    const { tokens, values } = await model.trace(text, options);
+    const { text: said, ids, steps, cut: left } = await model.translate(text, options);
+    const { tokens, values } = await model.trace(text, { ...options, target: ids }); // found once
     return { said, tokens, values, cut: left, config: model.config, steps: steps.map(({ candidates }) => ({ candidates })) };
   }
 

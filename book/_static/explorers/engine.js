@@ -517,13 +517,16 @@ async function translate(model, text, options = {}, pause = () => {}) {
   return { text: model.vocabulary.decode(ids), ids, source, tokens, score, cut, attention, steps };
 }
 
-// Every intermediate value of one pass over a source and its target, by default the translation: name -> { shape, values }.
+// Every intermediate value of one pass over a source and its target, a text or identifiers, by default the translation:
+// name -> { shape, values }.
 // Names are those of the modules in Python, with .Q .K .V .scores .weights .heads behind an attention's.
 async function trace(model, text, options = {}, pause = () => {}) {
   check(options);
   const { ids: source } = read(model, text, options.longest ?? 200);
   const { ids: target } = options.target === undefined ? await translate(model, text, options, pause)
-    : read(model, options.target, options.longest ?? 200);
+    : Array.isArray(options.target) ? { ids: options.target } : read(model, options.target, options.longest ?? 200);
+  const known = (id) => Number.isInteger(id) && id in model.vocabulary.names;
+  if (!target.every(known)) throw new RangeError("target must be a text or identifiers of the vocabulary");
   const shifted = [model.config.bos, ...target.slice(0, -1)]; // what the decoder reads when it writes the target
   switchOff(model, options.without);
   const values = {};
