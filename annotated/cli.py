@@ -254,6 +254,8 @@ def _print_scores(scores, what, lines):
     print(f"BLEU {scores['bleu']:.2f}  {scores['signature']}")
     print(f"chrF {scores['chrf']:.2f}  {scores['chrf_signature']}")
     print(what + (f"; {left} lines more have an empty side" if left else ""))
+    if not scores["bleu"]:
+        print("BLEU is 0 where no word is right, or no output has four words", file=sys.stderr)
 
 
 def _run_evaluate(options):

@@ -344,7 +344,7 @@ def _describe(corpus, config, run, used, scores=None):
     sizes = ", ".join(f"{name}={getattr(config, name)}" for name in names)
     text = f"# A Transformer trained on {corpus.name}\n\n"
     text += f"Data: {corpus.name}. Licence of the data: {corpus.licence}\n\n"
-    text += f"{sizes}; checkpoints averaged: {used}.\n"
+    text += f"{sizes}; checkpoints averaged: {used}, the last after {run['updates']} updates.\n"
     last = (run.get("continued") or [run])[-1]
     text += f"Made by `{last['command']}`, {last['date']}.\n\n"
     if scores:
@@ -573,12 +573,9 @@ def _undone(folder, made):
         raise
 
 
-def _check_steps(folder, steps):
-    """Refuse to train for fewer updates than the run in a folder has made: ValueError."""
-    made = max((int(path.name) for path in list_checkpoints(folder)), default=0)
-    if steps < made:
-        what = f"{folder} has {made} updates already, now steps={steps}"
-        raise ValueError(f"{what}: ask for {made} or more, or choose another --out")
+def _updates(folder):
+    """How many updates the run in a folder has made, 0 without a checkpoint."""
+    return max((int(path.name) for path in list_checkpoints(folder)), default=0)
 
 
 def _train_as(backend, options):
@@ -591,7 +588,8 @@ def _train_as(backend, options):
             "longest": options.longest}
     _check_folder(folder)
     _check_same_run(folder, config=config, recipe=recipe, data=data)
-    _check_steps(folder, recipe.steps)
+    if (done := _updates(folder)) > recipe.steps and backend.writes:
+        print(f"{folder} has {done} updates already: it is trained no further", file=sys.stderr)
     made = not folder.exists()
     lock = file_lock(folder / _MARK, wait=False) if backend.writes else nullcontext()
     with lock:
@@ -617,7 +615,7 @@ def _at_distances(pairs, most):
 def _finish(model, vocabulary, corpus, folder, keep, most):
     """Average the last checkpoints; save the model, score it on held-out pairs, describe."""
     used = average(model, folder, keep)
-    run = read_run(folder)
+    run = read_run(folder) | {"updates": _updates(folder)}
     (folder / "scores.json").unlink(missing_ok=True)  # of the model before
     save(folder, model, vocabulary, _describe(corpus, model.config, run, used))
     said = f"{used} checkpoint" + "s" * (used > 1)

@@ -453,6 +453,16 @@ def test_what_evaluate_has_scored_is_written_before_it_is_said(text, fake, tmp_p
     assert set(contents(tmp_path / "out")) == {"outputs.txt", "scores.json"}
 
 
+def test_a_score_of_0_has_its_reason_beside_it(fake, tmp_path, called):
+    for name, line in (("in", "aa bb"), ("short", "AA |"), ("long", "AA BB CC DD |")):
+        (tmp_path / name).write_text(line + "\n")
+    _, out, said = called("evaluate", "--model", fake, "--source", tmp_path / "in", "--target", tmp_path / "short")
+    assert "BLEU 0.00" in out and "BLEU is 0 where no word is right, or no output has four words" in said
+    (tmp_path / "in").write_text("aa bb cc dd\n")
+    _, out, said = called("evaluate", "--model", fake, "--source", tmp_path / "in", "--target", tmp_path / "long")
+    assert "BLEU 0.00" not in out and "BLEU is 0" not in said
+
+
 def test_a_disk_that_fills_up_costs_evaluate_no_score(text, fake, tmp_path, called, monkeypatch):
     asked = "evaluate", "--model", fake, "--source", text / "train.en", "--target", text / "train.de", "--out", tmp_path / "out"
 

@@ -201,7 +201,7 @@ def test_its_page_says_data_licence_command_score_and_use(model):
 
 @pytest.mark.parametrize("change, said", [({}, "N=2, d_model=128, "), ({"N_decoder": 1}, "N=2, N_decoder=1, d_model=128, ")])
 def test_its_page_gives_the_depth_of_both_stacks(change, said):
-    page = own_text._describe(Corpus("pairs", [], [], [], "ours", {}), replace(TINY, **change), {"command": "c", "date": "d"}, 1)
+    page = own_text._describe(Corpus("pairs", [], [], [], "ours", {}), replace(TINY, **change), {"command": "c", "date": "d", "updates": 7}, 1)
     assert f"\n{said}" in page
 
 
@@ -410,13 +410,14 @@ def test_a_finished_record_is_not_begun_anew(tmp_path, name, held):
     assert contents(tmp_path / "out") == before
 
 
-def test_fewer_updates_than_there_are_are_refused(text, tmp_path, called):
+def test_fewer_updates_than_there_are_give_the_model_that_is_there_and_its_page_says_so(text, tmp_path, called):
     files = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, "--score", 0, "--out", tmp_path / "out"]
     assert called(*files, "--steps", 3)[0] == 0
-    before = contents(tmp_path / "out")
+    before = (tmp_path / "out/model.safetensors").read_bytes()
     status, _, said = called(*files, "--steps", 2)
-    assert status == 2 and "has 3 updates already, now steps=2: ask for 3 or more, or choose another --out" in said
-    assert contents(tmp_path / "out") == before
+    assert status == 0 and "out has 3 updates already: it is trained no further\n" in said
+    assert (tmp_path / "out/model.safetensors").read_bytes() == before
+    assert "the last after 3 updates." in (tmp_path / "out/README.md").read_text()
 
 
 def test_a_finished_training_whose_checkpoints_are_gone_keeps_its_log_and_model(text, tmp_path, called):
