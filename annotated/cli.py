@@ -608,7 +608,7 @@ def _is_user_error(error):
 
 def _said_of_file(error):
     """What a line tells of an error of the system: the file, what is wrong, and what would do."""
-    name = re.sub(r"(^|[/\\])\.?([^/\\]+)\.part$", r"\1\2", str(error.filename or ""))
+    name = re.sub(r"(^|[/\\])\.([^/\\]+)\.part$", r"\1\2", str(error.filename or ""))
     place = f"{name}: " if name else ""
     full = ": make room, and give the same command again" * (error.errno == errno.ENOSPC)
     return _one_line(f"{place}{error.strerror}{full}")

@@ -76,7 +76,7 @@ class _Products:
 
 
 class _Linear(torch.autograd.Function):
-    """`F.linear` by some `_Products`; it can be differentiated once."""
+    """`F.linear` by some `_Products`; it can be differentiated only once."""
 
     @staticmethod
     def forward(ctx, x, W, b, products):

@@ -427,7 +427,7 @@ class _PackedLinear(nn.Module):
         self.bias = None if bias is None else bias.detach()
 
     def __reduce__(self):  # to copy or to keep it: the packed weight has no storage of its own
-        return type(self), (self.weight.to_dense(), self.bias)
+        return type(self), (self.weight.to_dense(), self.bias), {"training": self.training}
 
     def forward(self, x):
         """x @ weight.T + bias: (..., m) to (..., n)."""

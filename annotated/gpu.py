@@ -383,7 +383,7 @@ class _Pieces:
 def _refuse_second():
     """Refuse to be differentiated twice: a gradient made by hand is no part of a graph."""
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # by create_graph=True
-        said = "the fast loss and the fast linear maps can be differentiated once"
+        said = "the fast loss and the fast linear maps can be differentiated only once"
         raise RuntimeError(f"{said}: take the plain ones, or create_graph=False")
 
 
@@ -433,7 +433,7 @@ def chunked_loss(x: Tensor, W: Tensor, target: Tensor, pieces: _Pieces | None = 
         pieces: how it is cut.
 
     Returns:
-        A scalar, in nats; it can be differentiated once.
+        A scalar, in nats; it can be differentiated only once.
 
     Raises:
         ValueError: shapes do not fit, or a piece has no rows.

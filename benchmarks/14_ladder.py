@@ -92,18 +92,13 @@ def main():
         return
     with on_gpu.begin(options) as record:
         scores = record.scores
-        with on_gpu.Gate(options.gate).alone():  # anew in every sitting, which may have another machine of the kind
-            ceilings, rate = on_gpu.machine_ceilings(options.device, options.seconds)
-        if "ceilings" not in scores:
-            scores |= {"ceilings": ceilings, "matrix rate": rate, "tokens a side": options.tokens}
-            record.write_scores(scores)
         order, lock = [*on_gpu.RUNGS, *on_gpu.ASIDE], Lock()
 
         def climb(size, rung, measure):
             row, rows = measure(size, rung, options), scores[size]
             if "failed" not in row:
                 row["share of the matrix rate"] = round(row["operations a second"] / rate, 4)
-                row["matrix rate"] = rate
+                row |= {"matrix rate": rate, "copy rate": ceilings["copy"]}
             with lock:
                 rows[:] = [old for old in rows if old["rung"] != rung] + [{"rung": rung, **row, "commit": commit()}]
                 rows.sort(key=lambda row: order.index(row["rung"]))
@@ -118,6 +113,13 @@ def main():
         made = {(size, row["rung"]) for size, _ in steps for row in scores.setdefault(size, [])
                 if "failed" not in row and row["rung"] not in options.again}
         steps = [step for step in steps if step not in made]
+        if not steps:
+            return
+        with on_gpu.Gate(options.gate).alone():  # anew in every sitting, which may have another machine of the kind
+            ceilings, rate = on_gpu.machine_ceilings(options.device, options.seconds)
+        if "ceilings" not in scores:
+            scores |= {"ceilings": ceilings, "matrix rate": rate, "tokens a side": options.tokens}
+            record.write_scores(scores)
         if not options.gate:
             for size, rung in steps:
                 climb(size, rung, one if options.here else in_a_process)

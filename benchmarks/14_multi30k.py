@@ -40,7 +40,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from script import alone, best_of, encode_pairs, run
+from script import alone, begin, best_of, encode_pairs, run
 
 from annotated.corpora import load_corpus
 from annotated.cpu import CPURun
@@ -318,9 +318,7 @@ def one_seed(protocol, seed, rate, options):
     data = corpus, vocabulary, *_ = prepared(protocol, work, options)
     what |= {"data": about_corpus(corpus), "pieces": sha256_of(vocabulary.model)}
     how = SCORING[protocol]
-    lost = not list_checkpoints(work)  # a training that begins anew has a record that does
-    Record.begin(work, free=free, **what)  # its checkpoints are of this run, wherever the record goes
-    with Record.begin(folder, free=free, anew=lost, **what) as record:
+    with begin(folder, work, free, **what) as record:
         before = time.monotonic() - began
         if options.teachers:
             place = options.work / f"{options.out.name}-{protocol}-teachers"

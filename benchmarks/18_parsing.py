@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from script import best_of, rounded, run, slug, weights
+from script import begin, best_of, check_unfinished, rounded, run, slug, weights
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from treebanks import parts_of
@@ -62,7 +62,7 @@ from annotated.parsing import (
 from annotated.quick import by_muon
 from annotated.records import Record
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
-from annotated.training import Recipe, Run, average, list_checkpoints, train
+from annotated.training import Recipe, Run, average, train
 from annotated.transformer import TINY, Transformer
 
 
@@ -291,16 +291,21 @@ def trials(options, data, trees, words, tokens, pairs):
 def go(options):
     """Train, or go on, then choose on the development part and score the test part."""
     torch.set_num_threads(options.threads)
+    if not options.only_trials:
+        check_unfinished(options.out, options.work)
     parts, about, words, tokens, pairs = prepared(options)
     dev = parts["dev"][:: max(1, len(parts["dev"]) // options.dev_sentences)]
-    tried = trials(options, about, dev, words, tokens, pairs) if options.rates else {}
-    tested = {"trials": {"updates": options.trial, "seed": TRIAL, "f1": tried}} if tried else {"trials": {}}
     if options.only_trials:
         model, recipe = made(options, words, tokens), asdict(recipe_of(short_of(options, options.rates[0])))
-        what = {"config": model.config, "recipe": recipe | {"rate": options.rates}, "data": about}
-        with Record.begin(options.out, network=options.network, parameters=weights(model), **what) as record:
-            record.write_scores({"measured_on": "dev", "sentences": len(dev), **tested})
+        what = {"config": model.config, "recipe": recipe | {"rate": options.rates}, "data": about,
+                "network": options.network, "parameters": weights(model)}
+        with Record.begin(options.out, ("rate",), **what) as record:
+            found = record.scores.get("trials", {}).get("f1", {}) | trials(options, about, dev, words, tokens, pairs)
+            tested = {"updates": options.trial, "seed": TRIAL, "f1": found}
+            record.write_scores({"measured_on": "dev", "sentences": len(dev), "trials": tested})
         return
+    tried = trials(options, about, dev, words, tokens, pairs) if options.rates else {}
+    tested = {"trials": {"updates": options.trial, "seed": TRIAL, "f1": tried} if tried else {}}
     if tried:
         options.rate = best_of({rate: -f1 for rate, f1 in tried.items()})
     model, recipe = made(options, words, tokens), recipe_of(options)
@@ -323,12 +328,7 @@ def go(options):
         "training": {"sentences": len(pairs), "words": sum(len(source) - 1 for source, _ in pairs)},
     }
     free = ("steps",) if options.optimizer == "adam" else ()  # a rate that falls to 0 needs the number of steps
-    lost = not list_checkpoints(options.work)  # a training that begins anew has a record that does
-    if lost and Record(options.out).scores:
-        gone = f"{options.out} is finished, and {options.work} has no checkpoint to go on from"
-        raise ValueError(f"{gone}: choose another --out")
-    Record.begin(options.work, free=free, **what)  # its checkpoints are of this run, wherever the record goes
-    with Record.begin(options.out, free=free, anew=lost, **what) as record:
+    with begin(options.out, options.work, free, **what) as record:
         log = train(model, recipe, batches, options.work, evaluate, start_of(options))
         chosen = choose(model, options.work, dev, words, tokens, options.beams)
         found, seconds, examples = score(model, chosen["beam"], parts, words, tokens)

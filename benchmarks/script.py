@@ -12,6 +12,8 @@ import torch
 
 import annotated
 from annotated.files import file_lock
+from annotated.records import Record, _check_same
+from annotated.training import list_checkpoints
 
 
 def check_package():
@@ -66,6 +68,27 @@ def alone(path):
             if ours:
                 with suppress(OSError):  # Windows removes no open file
                     path.unlink()
+
+
+def check_unfinished(folder, work):
+    """Refuse to train for a record that is finished and whose checkpoints, in work, are gone: ValueError."""
+    if Record(folder).scores and not list_checkpoints(work):
+        gone = f"{folder} is finished, and {work} has no checkpoint to go on from"
+        raise ValueError(f"{gone}: choose another --out")
+
+
+def begin(folder, work, free=(), **what):
+    """`Record.begin` of a training whose checkpoints are in work; where there are none it begins anew, as the training.
+
+    The work folder has a record of its own, or its checkpoints could be taken for those of another run.
+    """
+    lost = not list_checkpoints(work)
+    if (folder / "run.json").exists():
+        _check_same(folder, free, **what)
+    Record.begin(work, free, **what)
+    record = Record.begin(folder, free, anew=lost, **what)
+    record.before = {}  # a failure puts nothing back: what stood there was of a training that is gone
+    return record
 
 
 def encode_pairs(pairs, vocabulary):

@@ -212,7 +212,7 @@ def test_a_script_that_no_page_asks_for_any_more_leaves_the_bundle(tmp_path):
     assert scripts == ["a", "c"]
 
 
-def test_a_page_is_read_again_when_its_element_or_a_name_changes(monkeypatch):
+def test_a_page_is_read_again_when_its_element_or_a_name_changes():
     noted = set()
     env = SimpleNamespace(note_dependency=noted.add, found_docs={"notebooks/05-layers", "book/api", "book/index", book.MAP}, annotated_names={"a": "m.a"},
                           annotated_namesakes=set(), annotated_public={})

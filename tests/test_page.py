@@ -700,6 +700,28 @@ def test_the_buttons_of_the_head_keep_the_focus(browser, site):
         page.keyboard.press("Escape")
         page.wait_for_selector("dialog[open]", state="detached")
         assert name in page.evaluate(FOCUSED), name
+    link = page.locator(".bd-article p a:visible").first
+    link.focus()
+    page.keyboard.press("Control+k")  # which opens the search from where one is
+    page.wait_for_selector("dialog[open]")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog[open]", state="detached")
+    assert link.evaluate("e => e === document.activeElement")
+    page.close()
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE], ids=["narrow", "wide"])
+def test_a_folded_cell_that_the_address_names_is_open_when_the_page_is_read_again(browser, site, size):
+    page = browser.new_page(viewport=size)
+    place = "export-_check_beam"
+    for again in (False, True):
+        if again:
+            page.reload(wait_until="load")
+        else:
+            page.goto(f"{site}/notebooks/11-decoding.html#{place}", wait_until="load")
+        page.wait_for_function("id => document.getElementById(id).closest('details')?.open !== false", arg=place, timeout=5000)
+        page.wait_for_timeout(300)
+        assert page.locator(f"#{place}").is_visible()
     page.close()
 
 

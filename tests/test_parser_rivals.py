@@ -114,6 +114,8 @@ def test_rates_are_tried_alone_and_anew_on_other_trees(parse, tmp_path):
     assert not parse("--rates", 0.1, 0.2, "--only_trials")
     first = json.loads((tmp_path / "out/scores.json").read_text())
     assert set(first["trials"]["f1"]) == {"0.1", "0.2"} and first["measured_on"] == "dev" and "chosen" not in first
+    assert not parse("--rates", 0.3, "--only_trials")  # one more
+    assert set(json.loads((tmp_path / "out/scores.json").read_text())["trials"]["f1"]) == {"0.1", "0.2", "0.3"}
     tried = {path.name for path in (tmp_path / "work").iterdir()}
     (tmp_path / "dev").write_text("\n".join(TREES[40:43]) + "\n")
     assert not parse("--rates", 0.1, "--only_trials", "--out", tmp_path / "other")
@@ -121,7 +123,7 @@ def test_rates_are_tried_alone_and_anew_on_other_trees(parse, tmp_path):
     assert len([path for path in (tmp_path / "work").iterdir() if path.is_dir() and path.name not in tried]) == 1
 
 
-def test_a_record_is_of_the_trees_and_of_the_training_that_made_it(parse, tmp_path, capsys):
+def test_a_record_is_of_the_trees_and_of_the_training_that_made_it(parse, tmp_path, capsys, monkeypatch):
     assert not parse()
     (tmp_path / "test").write_text("\n".join(TREES[34:36]) + "\n")  # of a file that is read again
     assert parse("--out", tmp_path / "other") == 2 and "begun with other data" in capsys.readouterr().err
@@ -133,5 +135,15 @@ def test_a_record_is_of_the_trees_and_of_the_training_that_made_it(parse, tmp_pa
     (tmp_path / "out/run.json").write_text(json.dumps(run | {"commit": "older"}))
     for name in ("log.jsonl", "examples.json"):
         (tmp_path / "out" / name).unlink()
+    assert parse("--seed", 7) == 2 and "begun with seed=0, now seed=7" in capsys.readouterr().err
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as later:
+        later.setattr(parsing, "choose", stopped)  # when the training is done
+        assert parse() == 130
+    run = json.loads((tmp_path / "out/run.json").read_text())
+    assert run["commit"] != "older" and "KeyboardInterrupt" in run["failed"], "the run that has made the checkpoints"
     assert not parse()
     assert json.loads((tmp_path / "out/run.json").read_text())["commit"] != "older"

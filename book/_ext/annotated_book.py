@@ -28,6 +28,7 @@ from sphinx.util.docutils import SphinxDirective
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 API = "book/api"
+TOOLS = "chapters", "collect", "explorers", "find", "layout", "rows", "tangle"  # which all this asks
 MAP = "notebooks/00-the-paper"  # has the directive `model-map`, which asks all chapters what they light
 PROMPTS = {"setup": "setup", "solution": "the solution", "export": "the code", "hide-input": "how it is done"}
 SIEVE = """<form class="sieve" role="search">
@@ -561,7 +562,7 @@ def setup(app):
     app.connect("env-updated", search.keep)
     app.connect("doctree-resolved", resolve)
     app.connect("html-page-context", scripts, priority=900)
-    makers = [*sorted(Path(__file__).parent.glob("annotated_*.py")), *(ROOT / "tools" / f"{name}.py" for name in ("chapters", "find", "layout"))]
+    makers = [*sorted(Path(__file__).parent.glob("annotated_*.py")), *(ROOT / "tools" / f"{name}.py" for name in TOOLS)]
     code = b"".join(path.read_bytes() for path in makers)
     # Pages read by other extensions than these are read again.
     return {"version": "1", "env_version": int(hashlib.sha256(code).hexdigest()[:8], 16), "parallel_read_safe": True, "parallel_write_safe": True}

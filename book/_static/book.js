@@ -62,13 +62,16 @@ document.addEventListener("DOMContentLoaded", () => {
 function focusing() {
   let opener = null;
   for (const button of document.querySelectorAll(".theme-switch-button, .search-button, .search-button-field, .primary-toggle, .secondary-toggle")) {
-    button.addEventListener("click", () => {
-      opener = button;
-      setTimeout(() => { if (document.activeElement === document.body) button.focus({ preventScroll: true }); });
-    });
+    button.addEventListener("click", () => setTimeout(() => {
+      if (document.querySelector("dialog[open]")) opener = button;
+      else if (document.activeElement === document.body) button.focus({ preventScroll: true });
+    }));
   }
   for (const dialog of document.querySelectorAll("dialog:not(.zoom)")) {
-    dialog.addEventListener("close", () => opener?.focus({ preventScroll: true }));
+    dialog.addEventListener("close", () => {
+      opener?.focus({ preventScroll: true });
+      opener = null; // the next one may open by a key
+    });
   }
   for (const [name, width] of [["primary", 960], ["secondary", 1200]]) {
     const drawer = document.querySelector(`#pst-${name}-sidebar-modal`);
@@ -92,13 +95,15 @@ function read() {
 function arriving({ type }) {
   const own = ++arrivals;
   const way = performance.getEntriesByType("navigation")[0]?.type;
-  const [section, kept = null] = type === "load" && way !== "navigate" ? read() : [];
-  const place = section ? document.getElementById(section) : document.querySelector(":target");
-  for (let e = place?.parentElement; e; e = e.parentElement) {
+  const target = document.querySelector(":target");
+  for (let e = target?.parentElement; e; e = e.parentElement) {
     if (e.localName !== "details" || e.open) continue;
     e.open = true;  // an address may lead to a folded cell
-    place.scrollIntoView({ behavior: "instant" });
+    target.scrollIntoView({ behavior: "instant" });
   }
+  const [id, was = null] = type === "load" && way !== "navigate" ? read() : [];
+  const section = id && document.getElementById(id);
+  const place = section || target, kept = section ? was : null;
   touched &&= type === "load";
   if (!place || touched || innerWidth >= 1200) return;
   const opened = type === "load" && way === "navigate";

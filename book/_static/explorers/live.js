@@ -60,7 +60,7 @@
         const answer = await ask(model, text, signal);
         if (signal.aborted) return;
         root.classList.remove("waiting");
-        status.textContent = answer.cut ? `It reads the first ${LONGEST} tokens only.` : "";
+        status.textContent = answer.cut ? `Only the first ${LONGEST} tokens are read.` : "";
         show(answer, text);
       } catch (error) {
         if (signal.aborted) return;

@@ -135,7 +135,7 @@
         if (found.text) put(found.text + (found.cut ? " …" : ""), "de");
         else put("Write an English sentence.");
         const known = examples.find(({ source, reference: by }) => by && source === text);
-        const part = found.cut ? `It reads the first ${live.LONGEST} tokens only.` : "";
+        const part = found.cut ? `Only the first ${live.LONGEST} tokens are read.` : "";
         reference.textContent = known ? `A person wrote: ${known.reference}` : part;
         say(found.text ? `German: ${found.text} ${part}`.trim() : "Nothing to translate.");
         show(true);
