@@ -338,7 +338,8 @@ def _write_scores(folder, scores, outputs=None):
 
 
 def _describe(corpus, config, run, used, scores=None):
-    """The README of a model folder: run is its run.json, used its checkpoints averaged."""
+    """The README of a model folder: run is its run.json with its `updates`, of which `used`
+    checkpoints are averaged."""
     depth = ("N",) if config.N_decoder is None else ("N", "N_decoder")
     names = (*depth, "d_model", "d_ff", "h", "vocab")
     sizes = ", ".join(f"{name}={getattr(config, name)}" for name in names)
