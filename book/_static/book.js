@@ -87,7 +87,7 @@ addEventListener("pagehide", () => {
   const section = document.elementsFromPoint(innerWidth / 2, innerHeight / 2).map(e => e.closest(".bd-article section[id]")).find(Boolean);
   try {
     sessionStorage.setItem(READ(), JSON.stringify(section ? [section.id, section.getBoundingClientRect().top] : []));
-  } catch {} // nothing may be kept
+  } catch { /* nothing may be kept */ }
 });
 function read() {
   try { return JSON.parse(sessionStorage.getItem(READ())) ?? []; } catch { return []; }
