@@ -134,8 +134,8 @@ def test_causal_attention_refuses_another_mask(mask, message):
 @pytest.mark.parametrize("shape", [(), (1,), (11,), (7, 1), (7, 11), (1, 11), (5, 7, 11), (5, 1, 11)])
 def test_fused_attention_takes_every_mask_that_plain_attention_takes(shape):
     "The leading axes are those of Q and K together; a mask may have fewer than two of its own, in batches with heads, too."
-    for axes in ((1,), (2, 1)):
-        Q, K, V = torch.randn(*axes, 7, 5), torch.randn(*axes[:-1], 5, 11, 5), torch.randn(*axes[:-1], 5, 11, 3)
+    for first, second in (((1,), (5,)), ((3, 5), (3, 5))):
+        Q, K, V = torch.randn(*first, 7, 5), torch.randn(*second, 11, 5), torch.randn(*second, 11, 3)
         for mask in (torch.rand(shape) < 0.5, torch.zeros(shape, dtype=torch.bool)):
             close(gpu.fused_attention(Q, K, V, mask), scaled_dot_product_attention(Q, K, V, mask))
 
