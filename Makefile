@@ -1,6 +1,6 @@
 # make book   the page, from a fresh machine with Python 3.11 or newer; prints where it is
 # make test   everything that is checked
-# CONTRIBUTING.md says what the others are for.
+# README.md and CONTRIBUTING.md say what the others are for.
 
 VENV ?= .venv
 PY = $(VENV)/bin/python

@@ -491,7 +491,7 @@ def _add_speed(parser):
            "fused attention, a loss in pieces, batches made ahead")
     either("--plain", action="store_true",
            help="train exactly as chapter 10 does; default on a CPU: "
-           "the same update, made faster (appendix N)")
+           "an update made for CPUs (appendix N)")
     add("--precision", choices=("float32", "tf32", "bfloat16"),
         help="of matrix products; implies --fast, whose default is bfloat16 on a GPU")
     add("--compile", action="store_true", help="compile the layers; implies --fast")

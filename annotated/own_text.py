@@ -380,7 +380,7 @@ def _settings(options):
 
 def _start_for(device, config, recipe):
     """What makes the run of a training in one process; see `train`."""
-    if device != "cpu" or config.output_bias:  # for which the faster one has no place
+    if device != "cpu" or config.output_bias:  # for which the one for CPUs has no place
         return Run
     from annotated.cpu import CPURun
 

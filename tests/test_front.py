@@ -150,11 +150,12 @@ def test_what_is_said_of_the_title_is_so():
         assert all(slowest < min(run["updates"] for run in made[name, n]) / 3 for name in rivals)
         alone = [run["accuracy"] for run in made["recurrent", n]]
         assert min(alone) > 0.95 if n in lengths[:2] else max(alone) < 0.3
+    assert sum(run["accuracy"] < 0.99 for n in lengths[:2] for run in made["recurrent", n]) == 1  # "with one seed nearly"
     assert len(lengths) >= 5 and "a fraction of the others' updates at every distance" in INDEX
     opened = json.loads((ROOT / "results/16-recall-open/scores.json").read_text())["runs"]
     for n in lengths[2:5]:
         assert len(found := [run["accuracy"] for run in opened if run["n"] == n]) == 3 and min(found) > 0.9
-    assert "only at the two shortest distances. With gates that start nearly open it learns, or nearly learns, at the longer ones that were tried" in INDEX
+    assert "recurrence alone learns, or with one seed nearly learns, only at the two shortest distances. With gates that start nearly open it learns, or nearly learns, at the longer ones that were tried" in INDEX
 
 
 def test_what_is_said_of_equal_computation_is_so():

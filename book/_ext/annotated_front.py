@@ -187,7 +187,7 @@ def numbers() -> list[tuple[str, str, str]]:
          "notebooks/13-command-line"),
         (f"{statistics.mean(bleu):.2f} BLEU",
          f"on the {seeds[0]['sentences']:,} captions of Multi30k's test set, lower-cased and tokenised, beside {published:.2f} published on the same files for a text-only"
-         f" Transformer; mean of {len(bleu)} seeds{spread}, at most {spent:.1f} hours on one core, with the two trainings whose translations it learned from",
+         f" Transformer; mean of {len(bleu)} seeds{spread}, at most {spent:.1f} hours on one core, including the two trainings whose translations it learned from",
          "notebooks/12-evaluation-questions"),  # which has this record
     ]
 
