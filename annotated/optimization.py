@@ -143,11 +143,12 @@ def spread_over_words(target: Tensor, vocab: int, eps: float = 0.1, pad: int = 0
 
     Args, returns and raises as `spread_over_all`; a target that is padding means nothing.
     """
-    _check_spread(vocab, eps, 3)
-    each = eps / (vocab - 2)
+    apart = 2 if pad >= 0 else 1  # the right token and padding; -1 stands for no padding
+    _check_spread(vocab, eps, apart + 1)
+    each = eps / (vocab - apart)
     shape = (*target.shape, vocab)
     goal = torch.full(shape, each, device=target.device)  # (..., vocab)
-    if pad >= 0:  # -1 stands for no padding
+    if pad >= 0:
         goal[..., pad] = 0.0
     return goal.scatter_(-1, target[..., None], 1 - eps)
 

@@ -205,3 +205,8 @@ def test_the_record_of_the_benchmark_is_whole():
     assert {(e["scoring"], e["pass"], (e["T"], e["d"])) for e in scores} == wanted
     assert len(scores) == len(wanted) and all(0 < e["seconds_min"] <= e["seconds_median"] for e in scores)
     assert not run["changed_since_commit"] and config["memory_kept"]
+
+
+def test_a_width_of_0_is_named():
+    with pytest.raises(ValueError, match="Q and K must have a width of 1 or more, not 0"):
+        attention_weights(Z(3, 0), Z(4, 0))

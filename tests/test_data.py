@@ -393,3 +393,17 @@ def test_word_for_word_takes_no_mark_for_a_word():
     pairs = [("a T-shirt .", "ein T-Shirt ."), ("a T-shirt, a dog .", "ein T-Shirt, ein Hund ."), ("a cat .", "ein Kater .")]
     assert word_for_word_baseline(pairs, ["a T-shirt ."]) == ["ein T-Shirt."]
     assert word_for_word_baseline([("don't.", "nicht.")], ["don't."]) == ["nicht."]
+
+
+def test_a_hash_below_the_share_is_for_the_test_and_below_twice_the_share_for_validation():
+    pairs = [(f"s{i}", f"t{i}") for i in range(5000)]
+    for share in (0.02, 0.1):
+        train, validation, test = split_pairs(pairs, share)
+        assert test == [pair for pair in pairs if _fraction(pair[0]) < share]
+        assert validation == [pair for pair in pairs if share <= _fraction(pair[0]) < 2 * share]
+        assert all(0.8 * share < len(part) / len(pairs) < 1.2 * share for part in (validation, test))
+    assert split_pairs(pairs) == split_pairs(pairs, 0.02)
+
+
+def test_words_are_numbered_in_alphabetical_order():
+    assert Words.build([("b a.", "c Ä")]).words[4:] == [".", "a", "b", "c", "Ä"]

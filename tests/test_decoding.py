@@ -1324,3 +1324,31 @@ def test_a_lack_of_memory_is_no_damage(monkeypatch, lack):
     monkeypatch.setattr(decoding, "load_model", full)
     with pytest.raises(type(lack), match=str(lack)[-10:] or None):
         load(ROOT / "results/grammar-tiny")
+
+
+def test_keys_and_values_of_other_widths_and_depths_are_counted_as_they_are():
+    wide = replace(TINY, vocab=8000, N=6, N_decoder=2, d_model=512, h=8, d_k=64, d_v=256)
+    assert decoding._most_rows(4, wide, 1) == 2**28 // (4 * 51 * 2 * 8 * (64 + 256))
+
+
+def test_a_loaded_model_drops_nothing():
+    assert not any(part.training for part in load(ROOT / "results/grammar-tiny").model.modules())
+
+
+def test_a_translator_divides_by_the_penalty_that_is_asked_for():
+    vocabulary = Words.build([("the man sleeps .", "der Mann schläft .")])
+    translator = Translator(random_model("transformer", 3, len(vocabulary), sharpen=2.0).float(), vocabulary)
+    lines, found = ["the man", "sleeps the man the man", "man", "der Mann .", "schläft", "the der man sleeps ."], {}
+    for alpha in (-1.0, 0.0, 2.0):
+        penalty = partial(length_penalty, alpha=alpha)
+        pools = [hypotheses(translator.model, torch.tensor(translator.cut(line)), 4, penalty)[0] for line in lines]
+        found[alpha] = translator.translate(lines, alpha=alpha)
+        assert found[alpha] == [vocabulary.decode(pool[0][0]) for pool in pools]
+        scores = [[score for score, _ in best] for best in translator.n_best(lines, 4, alpha=alpha)]
+        assert sum(scores, []) == pytest.approx([score for pool in pools for _, score in pool], rel=1e-4)
+    assert found[-1.0] != found[2.0]
+
+
+def test_the_penalty_is_the_published_one():
+    assert [length_penalty(n) for n in (1, 7, 55)] == pytest.approx([1.0, 2**0.6, 10**0.6])
+    assert length_penalty(7, 2.0) == 4.0 and length_penalty(7, 0.0) == 1.0

@@ -19,8 +19,13 @@ from annotated import grammar
 
 LINE = 'device = "cuda" if torch.cuda.is_available() else "cpu"'
 CHAPTERS = sorted(path.name for path in (ROOT / "book").glob("*.md") if LINE in path.read_text(encoding="utf-8"))
-SLOW = re.compile(r"subprocess|torchrun|init_process_group|dist\.|torch\.compile|_dynamo|ceilings\(device|beam_search|greedy|train\(|fit\(|torch\.device\(.meta")
+SLOW = re.compile(r"subprocess|torchrun|init_process_group|dist\.|torch\.compile|_dynamo|ceilings\(device|beam_search|greedy|train\(|fit\(|torch\.device\(.meta|nested_tensor")
 ELSEWHERE = re.compile(r"perf_counter|update\(model, adam, parts\)")  # slow in cells that name no device
+
+
+# Cells that end before their device line, for want of what was left out: no other may.
+UNREACHED = {"01-why-attention-questions.md": 1, "07-transformer.md": 1, "10-training-questions.md": 1,
+             "10-training.md": 1, "14-gpu-questions.md": 2, "14-gpu.md": 1}
 
 
 class Mixed(AssertionError):
@@ -74,7 +79,7 @@ def test_what_stands_on_a_device_stays_on_it(name, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ended = cells_on_meta(ROOT / "book" / name)
-    assert any(ended.values()), ended
+    assert any(ended.values()) and list(ended.values()).count(False) == UNREACHED.get(name, 0), ended
 
 
 def test_a_tensor_that_is_left_behind_is_found(tmp_path):

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -25,6 +26,7 @@ from annotated.distributed import (
     _Elsewhere,
     _report_lost_process,
     _SharedBatches,
+    _timeout,
     _torchrun_group,
     fast_run,
     load_shards,
@@ -403,3 +405,30 @@ def test_a_gpu_that_waits_for_a_lost_process_is_given_up():
         _read_arrived(value, Event(), [1.0], 0.05)
     assert _DistributedRun(model_of(), None, group=ProcessGroup(1, 2)).patience < 60
     assert _DistributedRun(model_of(), None).patience == float("inf")
+
+
+@pytest.mark.parametrize("given, minutes", [(None, 30), ("0.5", 0.5), ("90", 90)])
+def test_a_timeout_is_in_minutes(given, minutes, monkeypatch):
+    monkeypatch.delenv("ANNOTATED_TIMEOUT_MINUTES", raising=False)
+    if given:
+        monkeypatch.setenv("ANNOTATED_TIMEOUT_MINUTES", given)
+    assert _timeout() == timedelta(minutes=minutes)
+
+
+@pytest.mark.parametrize("more", [True, False])
+def test_ddp_sends_nothing_while_more_batches_are_to_come(group_of_one, more):
+    wrapped = torch.nn.parallel.DistributedDataParallel(gpu.Objective(gpu.fuse(model_of())))
+    with group_of_one.no_sync(wrapped, more):
+        assert wrapped.require_backward_grad_sync is not more
+    assert wrapped.require_backward_grad_sync
+
+
+@pytest.mark.parametrize("local, size, waits", [(None, 2, [0, 1]), (1, 2, [0, 1]), (2, 4, [0, 2, 1, 2])])
+def test_all_but_the_first_of_a_machine_wait_for_all_the_first(local, size, waits, monkeypatch):
+    meetings = []
+    monkeypatch.setattr(ProcessGroup, "any", lambda self, asked, among=None: meetings.append(among) or asked)
+    for rank, before in enumerate(waits):
+        meetings.clear()
+        with ProcessGroup(rank, size, local, "patient").in_turn():
+            assert meetings == ["patient"] * before
+        assert len(meetings) == size // (local or size), "as many for all, or one would wait for ever"

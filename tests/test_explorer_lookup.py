@@ -87,6 +87,8 @@ def test_a_query_is_moved_by_key_and_by_hand(alive, width):
     page.mouse.up()
     page.wait_for_timeout(100)
     assert cells(page) != before
+    after = handle.bounding_box()  # the point lies where it was let go
+    assert after["x"] - box["x"] == pytest.approx(60, abs=1) and after["y"] - box["y"] == pytest.approx(10, abs=1)
     page.get_by_label("not divided").check()
     page.wait_for_timeout(100)
     assert all(row[1] == row[2] for row in cells(page))

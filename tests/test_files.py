@@ -1,5 +1,6 @@
 """Files that are whole or not there, locks, hashes, JSON read with care, and outputs that survive an interrupt."""
 
+import errno
 import hashlib
 import json
 import os
@@ -525,3 +526,15 @@ def test_an_output_that_vanishes_hides_no_interrupt(tmp_path):
         add(1, "eins\n")
         Path(f"{out}.part").unlink()
         raise KeyboardInterrupt
+
+
+def test_a_drive_without_locks_is_written_to_all_the_same(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+
+    def none(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with file_lock(tmp_path / "lock", wait=False) as file:
+        file.write(b"added")
+    assert (tmp_path / "lock").read_bytes() == b"added"

@@ -559,10 +559,11 @@ def test_compiling_touches_every_layer_and_no_name():
 # ---- work
 
 
-def test_operations_are_those_that_torch_counts():
+@pytest.mark.parametrize("change", [{}, {"N_decoder": 1}])
+def test_operations_are_those_that_torch_counts(change):
     from torch.utils.flop_counter import FlopCounterMode
 
-    config = replace(SMALL, d_k=5, d_v=3)
+    config = replace(SMALL, d_k=5, d_v=3, **change)
     model, ids = Transformer(config), torch.randint(4, 23, (3, 13))
     with FlopCounterMode(display=False) as counter:
         label_smoothed_loss(model(ids[:, :7], ids[:, :-1]), ids[:, 1:]).backward()
@@ -1380,3 +1381,89 @@ def test_on_a_gpu_every_form_gives_the_gradients_of_the_plain_one(kind, compile_
     torch.testing.assert_close(found[1], found[0], atol=1e-4, rtol=1e-3)
 
 
+TOGETHER = gpu._Layout.of(torch.ones(3, 20, dtype=torch.bool), "cpu")
+FORMS = {
+    "no mask": gpu.fused_attention, "a mask": partial(gpu.fused_attention, mask=torch.ones(60, dtype=torch.bool)),
+    "causal": partial(gpu.fused_causal_attention, mask=causal_mask(60)),
+    "packed": partial(gpu.unpadded_attention, mask=gpu._PackedMask(TOGETHER, TOGETHER)),
+    "packed, causal": partial(gpu.unpadded_attention, mask=gpu._PackedMask(TOGETHER, TOGETHER, True)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_fast_form_of_attention_drops_weights(form):
+    "Values of 1 show what is left of a row's weights: all of them without dropout, and on average with it."
+    torch.manual_seed(0)
+    Q, K, V = torch.randn(1, 2, 60, 5), torch.randn(1, 2, 60, 5), torch.ones(1, 2, 60, 3)
+    close(FORMS[form](Q, K, V), V)
+    left = FORMS[form](Q, K, V, dropout=0.25)
+    assert left.std() > 0.05 and abs(left.mean() - 1) < 0.1
+
+
+class SeemsOnAGPU(torch.Tensor):
+    is_cuda = True
+
+
+def test_a_kernel_that_drops_no_weights_is_not_asked_to(monkeypatch):
+    asked, (Q, K, V) = [], torch.randn(3, 1, 2, 60, 8).bfloat16().as_subclass(SeemsOnAGPU)
+    monkeypatch.setattr(gpu, "_varlen_kernel", lambda: "kernel")
+    monkeypatch.setattr(gpu, "_flash_unpadded", lambda kernel, *given: asked.append(kernel))
+    for dropout in (0.0, 0.5):
+        gpu.unpadded_attention(Q, K, V, gpu._PackedMask(TOGETHER, TOGETHER, True), dropout)
+    assert asked == ["kernel"]
+
+
+def test_under_autocast_a_fused_model_has_residual_sums_of_sixteen_bits():
+    model, (source, _) = gpu.fuse(gpu.fuse(model_of())), make_batch(some_pairs(3))
+    assert len(model.dropout._forward_hooks) == 1
+    assert model.encode(source).dtype == torch.float32
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model.encode(source).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("kind", [gpu.Objective, gpu.UnpaddedObjective])
+def test_an_objective_has_the_padding_and_the_smoothing_of_its_model(kind):
+    model, (source, target) = model_of(pad=3, unk=0, eps_ls=0.3), make_batch(some_pairs(7), 1, 3)
+    wanted = label_smoothed_loss(model(source, target[:, :-1]), target[:, 1:], 0.3, 3, "sum")
+    objective = kind(model, rows=5)
+    torch.testing.assert_close(objective(source, target), wanted, rtol=1e-4, atol=1e-3)
+    _, tokens = gpu.FastUpdate(gpu.TrainStep(objective))(model, optimizer(model), [(source, target)])
+    assert tokens == (target[:, 1:] != 3).sum()
+
+
+def test_under_autocast_the_loss_in_pieces_has_logits_of_sixteen_bits():
+    seen = []
+
+    def watch(x, W, *rest):
+        seen.append((x.dtype, W.dtype))
+        return gpu._loss_piece(x, W, *rest)
+
+    given = torch.randn(5, 8), torch.randn(11, 8), torch.randint(1, 11, (5,)), gpu._Pieces(compute=watch)
+    gpu.chunked_loss(*given)
+    with torch.autocast("cpu", torch.bfloat16):
+        gpu.chunked_loss(*given)
+    assert seen == [(torch.float32,) * 2, (torch.bfloat16,) * 2]
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5])
+def test_workers_share_batches_of_few_shapes(workers):
+    "As many each, or one would wait for the others for ever; together those of an epoch."
+    shares = [list(gpu.StaticBatches(some_pairs(203), 64, 64, seed=3, worker=w, workers=workers)(1)) for w in range(workers)]
+    assert len({len(share) for share in shares}) == 1
+    targets = [tuple(i for i in row if i > 1) for share in shares for _, b in share for row in b.tolist()]
+    assert sorted(filter(None, targets)) == sorted(tuple(t) for _, t in some_pairs(203))
+
+
+def test_compiling_sets_what_torch_would_do_otherwise():
+    with torch._dynamo.config.patch(recompile_limit=8, optimize_ddp=True):
+        gpu.compiled(model_of(), backend="eager")
+        assert torch._dynamo.config.recompile_limit >= 64 and not torch._dynamo.config.optimize_ddp
+
+
+@pytest.mark.parametrize("attend, mask", [(gpu.fused_attention, None), (gpu.fused_attention, causal_mask(5)), (gpu.fused_causal_attention, causal_mask(5))])
+def test_keys_and_values_come_in_pairs(attend, mask):
+    Q, K, V = torch.randn(3, 2, 3, 5, 4)
+    with pytest.raises(ValueError, match="K and V must come in pairs"):
+        attend(Q, K, V[..., :4, :], mask)
+    with pytest.raises(ValueError, match="one width"):
+        attend(Q[..., :3], K, V, mask)

@@ -24,6 +24,7 @@ from annotated.after import GatedFeedForward, MaskedModel
 from annotated.attention import scaled_dot_product_attention
 from annotated.data import Subwords, Words, _train_subwords
 from annotated.decoding import _sentence_ends, greedy, packed
+from annotated.embedding import positional_encoding
 from annotated.grammar import grammar_corpus
 from annotated.interop import (
     MarianVocabulary,
@@ -836,3 +837,49 @@ def test_a_published_model_is_searched_by_its_own_rules_unless_others_are_given(
     translator.translate(["The man sleeps."], beam=2, alpha=0.5)
     translator.n_best(["The man sleeps."], 2)
     assert seen == [(3, 0.9), (2, 0.5), (3, 0.9)]
+
+
+def test_graphs_have_as_many_positions_as_are_told():
+    plain = interop._traceable(Transformer(replace(TINY, N=1, vocab=6)))
+    assert plain.positions.weight.shape == (1024, TINY.d_model)
+    torch.testing.assert_close(plain.positions(torch.tensor([1023])), positional_encoding(torch.tensor([1023]), TINY.d_model))
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_copies_of_the_shared_matrix_are_copies(side, tmp_path):
+    published(tmp_path)
+    tensors = interop.load_file(tmp_path / "model.safetensors")
+    name = f"model.{side}.embed_tokens.weight"
+    interop.save_file(tensors | {name: tensors["model.shared.weight"].clone()}, tmp_path / "model.safetensors")
+    from_marian(tmp_path)
+    interop.save_file(tensors | {name: torch.zeros(59, 22)}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=f"{name} differs from model.shared.weight"):
+        from_marian(tmp_path)
+
+
+def test_a_published_search_drops_nothing_and_leaves_the_mode(tmp_path):
+    published(tmp_path)
+    model, how = from_marian(tmp_path), _read_generation(tmp_path)
+    wanted = _published_search(model, sources(), how)
+    assert model.config.P_drop > 0
+    assert _published_search(model.train(), sources(), how) == wanted and model.training
+
+
+@pytest.mark.skipif(not decoding._int8_bits(), reason="torch has no products of 8-bit numbers here")
+def test_int8_reaches_a_published_model(tmp_path):
+    vocabulary_folder(tmp_path, "unigram", False)
+    published(tmp_path, vocab_size=len(json.loads((tmp_path / "vocab.json").read_text())))
+    made = [load_marian(tmp_path, int8=int8) for int8 in (False, True)]
+    assert [one.int8 for one in made] == [False, True]
+
+
+def test_further_fields_of_a_model_of_torchs():
+    theirs = to_torch(Transformer(replace(TINY, N=1, vocab=17)))
+    model = from_torch(theirs, 17, pad=3, unk=0, positions="learned", max_positions=5)
+    assert (model.config.pad, model.config.positions, model.positions.weight.shape[0]) == (3, "learned", 5)
+
+
+def test_unk_is_the_vocabularys(tmp_path):
+    published(tmp_path)
+    (tmp_path / "vocab.json").write_text('{"</s>": 0, "<unk>": 5, "<pad>": 58}')
+    assert from_marian(tmp_path).config.unk == 5

@@ -569,3 +569,19 @@ def test_whatever_the_page_is_made_of_makes_it_anew():
     parts += tuple(f"results/{name}" for name in ast.literal_eval(models))  # all that their scripts are made of
     listed = subprocess.run(["git", "ls-files", *parts], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     assert len(listed) > 300 and not [name for name in listed if ROOT / name not in known]
+
+
+@pytest.mark.parametrize("word", ["learnt", "spelt", "spoilt", "optimize", "optimizing", "optimization", "tokenized", "initialization", "color", "favorite", "neighbor", "behavior",
+                                  "center", "gray", "license", "labeled", "labeling"])
+@pytest.mark.parametrize("place", ["Masks are {}.", "Masks.\n\n## {} masks"])
+def test_another_spelling_is_found_in_sentences_and_in_headings(chapter, word, place):
+    found = chapter(GOOD.replace("Masks.", place.format(word)))
+    assert [said for _, said in found if said.startswith("the book's spelling is") and word[:5] in said]
+    assert not chapter(GOOD.replace("Masks.", f"Masks have an optimizer, are learned, centred, and `{word}`."))
+
+
+def test_what_is_worth_knowing_is_said(book):
+    long = GOOD.replace("It scales.", "word " * 2300 + "end.").replace("import matplotlib", f"x = {'1' * 100}\nimport matplotlib")
+    (words, wide) = layout.advice(read(book("02-attention.md", long)))
+    assert "words, 2,200 are the rule" in words and wide.startswith("1 shown lines of code over 100 columns")
+    assert not list(layout.advice(read(book("02-attention.md", GOOD))))

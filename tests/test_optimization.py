@@ -265,3 +265,10 @@ def test_the_check_says_what_would_do():
 def test_everything_may_be_spread():
     logits, target = torch.randn(5, 7, 11), torch.randint(1, 11, (5, 7))
     torch.testing.assert_close(label_smoothed_loss(logits, target, eps=1.0), -logits.log_softmax(-1).mean())
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+def test_without_padding_the_targets_are_still_probabilities(spread):
+    made = spread(torch.arange(V), V, 0.1, pad=-1)
+    torch.testing.assert_close(made.sum(-1), torch.ones(V))
+    assert (made > 0).all(), "no identifier is padding"

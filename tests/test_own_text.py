@@ -634,3 +634,36 @@ def test_the_pairs_that_are_scored_come_from_the_whole_held_out_part(size, most)
     assert len(found) == len(set(found)) == min(size, most) and found == sorted(found)
     gaps = {b - a for a, b in zip(found, [*found[1:], size])}
     assert not found or found[0] == 0 and max(gaps) - min(gaps) <= 1, "no end of it is left out"
+
+
+def test_another_encoding_reaches_all_four_files(tmp_path):
+    for name, text in {"s": "f\xfcr\nb\nc\n", "t": "A\nB\nC\n", "vs": "\xe4\n", "vt": "\xf6\n"}.items():
+        (tmp_path / name).write_bytes(text.encode("latin-1"))
+    corpus = own_text._read_corpus(options_for(tmp_path, valid_source=tmp_path / "vs", valid_target=tmp_path / "vt", encoding="latin-1"))
+    assert list(corpus.train)[0] == ("f\xfcr", "A") and corpus.validation == [("\xe4", "\xf6")]
+
+
+def test_as_many_checkpoints_are_averaged_as_are_kept(text, tmp_path, called):
+    files = "--source", text / "train.en", "--target", text / "train.de"
+    status, _, said = called("train", *files, *SIZES, "--steps", 7, "--save_every", 1, "--keep", 7, "--score", 0, "--out", tmp_path / "out")
+    kept = [load_file(path / "model.safetensors") for path in list_checkpoints(tmp_path / "out")]
+    assert status == 0 and len(kept) == 7 and "the mean of 7 checkpoints" in said
+    for name, weight in load_file(tmp_path / "out/model.safetensors").items():
+        torch.testing.assert_close(weight, sum(one[name] for one in kept) / 7)
+
+
+def test_scored_pairs_stand_at_distances(text, tmp_path, called, monkeypatch):
+    for name in ("vs", "vt"):
+        (tmp_path / name).write_text("".join(f"{name} {n}\n" for n in "abcd"))
+    scored, score = [], own_text._score
+    monkeypatch.setattr(own_text, "_score", lambda translator, pairs, *more: scored.extend(pairs) or score(translator, pairs, *more))
+    files = "--source", text / "train.en", "--target", text / "train.de", "--valid-source", tmp_path / "vs", "--valid-target", tmp_path / "vt"
+    status, _, said = called("train", *files, *SIZES, "--steps", 1, "--score", 2, "--out", tmp_path / "out")
+    assert status == 0, said
+    assert scored == [("vs a", "vt a"), ("vs c", "vt c")]
+
+
+def test_a_vocabulary_is_learned_from_the_sample(monkeypatch):
+    monkeypatch.setattr(own_text, "_sampled", lambda pairs: pairs[:1])
+    monkeypatch.setattr(own_text.Subwords, "train", lambda texts, size: (list(texts), size))
+    assert own_text._learn_vocabulary(Corpus("x", [("a", "b"), ("c", "d")], [], [], "", {}), 7) == (["a", "b"], 7)

@@ -409,8 +409,9 @@ def test_a_result_shows_no_tex(query, heading, browser, site):
     titles = page.locator("#search-results li > a")
     titles.first.wait_for()
     page.wait_for_function("document.querySelectorAll('#search-results .context').length > 4")
-    shown = titles.all_inner_texts()
+    shown, told = titles.all_inner_texts(), page.locator("#search-results .context").all_inner_texts()
     page.close()
+    assert told and not [words for words in told if measure.RAW.search(words)]
     assert any(title.endswith(heading) for title in shown), shown
     assert not [title for title in shown if re.search(r"\\[a-z]|[_^]\{", title)]
 
@@ -999,3 +1000,24 @@ def test_the_complaints_of_axe_are_real(browser):
     kinds = [[line.split(":")[0] for line in grave(page, axe, without)] for without in ([], [LIST])]
     page.close()
     assert kinds == [["image-alt", "link-name"], ["image-alt"]]
+
+
+def test_what_is_kept_whole_cut_or_small_is_seen(browser):
+    page = browser.new_page(viewport={"width": 360, "height": 780})
+    formula = '<div class="math"><mjx-container display="true" style="display: block; width: 90px; overflow: auto; font-size: {}px"><i style="display: inline-block; width: {}px">x</i></mjx-container></div>'
+    for high, size, wide, found in ((700, 9, 200, 1), (300, 12, 20, 0)):
+        page.set_content(f"<body><article class='bd-article'><pre style='overflow: auto; height: {high}px'>x</pre><section><section id='a' style='width: 99px'><b style='display: block; width: {wide}px'>x</b></section></section>{formula.format(size, wide)}</article>")
+        assert len(page.evaluate(WHOLE)) == found
+        assert page.evaluate(measure.WIDE, measure.ANY_FORMULA)[:2] == [found, 1]
+        assert len(page.evaluate(measure.SMALL)) == found
+        assert len(page.evaluate(OUTSIDE)) == found
+    page.close()
+
+
+def test_a_control_without_a_ring_is_seen(browser):
+    page = browser.new_page(viewport=NARROW)
+    page.set_content("<style>.none:focus { outline: none }</style><body class='b'><button class='none'>a</button><button class='plain'>b</button>")
+    page.keyboard.press("Tab")
+    without, kinds = page.evaluate(RINGS)
+    assert (without, len(kinds)) == (["button.none in b"], 2)
+    page.close()

@@ -512,3 +512,25 @@ def test_the_constraint_moves_with_its_model():
     moved = WellFormed(Transformer(replace(TINY, vocab=len(tokens))), tokens).to("meta")
     assert moved.rise.is_meta and moved.word.is_meta and not {"rise", "word"} & moved.state_dict().keys()
     assert [WellFormed(moved.model.train(mode), tokens).training for mode in (True, False)] == [True, False]
+
+
+def test_words_of_one_part_of_speech_become_one():
+    assert parsing._parse_brackets("(NP (NNP New York))") == [("NP", ("NNP", "New_York"))]
+
+
+def test_only_long_words_have_an_ending_in_their_shape():
+    assert (parsing._signature("table"), parsing._signature("tables"), parsing._signature("A-tables")) == ("<a:>", "<a:les>", "<Aa-:les>")
+
+
+@pytest.mark.parametrize("ending", ["mrg", "tree", "trees", "parse", "ptb", "txt", "TXT", "ptb.gz", "mrg.xz"])
+def test_a_treebanks_files_are_known_by_their_ending(ending, tmp_path):
+    pack = {"gz": gzip.compress, "xz": lzma.compress}.get(ending.split(".")[-1], bytes)
+    (tmp_path / f"a.{ending}").write_bytes(pack(b"(S (NN a))"))
+    (tmp_path / "b.conll").write_text("(no tree")
+    assert parsing.read_trees(tmp_path) == ["(S (NN a))"]
+
+
+def test_padding_of_the_models_own_is_no_word_to_come():
+    tokens = Words(["(S*", "*", "*)"])
+    model = Transformer(replace(TINY, vocab=len(tokens), source_vocab=9, pad=3, unk=0))
+    assert parsing.WellFormed(model, tokens).start(torch.tensor([[5, 6, 2], [7, 2, 3]])).left.tolist() == [2, 1]

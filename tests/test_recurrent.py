@@ -314,3 +314,14 @@ def test_shape_comments(source, target):
         fit(model, [(source, target)], steps=1)
         model.step(target[:, 0], model.start(source))
     assert not unseen(seen, recurrent)
+
+
+def test_a_word_is_read_and_the_next_one_told_as_the_formula_says(model, source, target):
+    "From the memory of the first word a state; then for each word a GRU's step, a look at the source, a layer of tanh."
+    memory, logits = model.encode(source), model(source, target)
+    hidden = torch.tanh(model.W_S(memory[:, 0]))
+    for t in range(T):
+        hidden = model.decoder(model.embedding(target[:, t : t + 1]), hidden[None])[1][0]
+        found = naive(model.W_Q(hidden)[:, None], model.W_K(memory), memory, model.v, (source != 0)[:, None])[:, 0]
+        told = model.W_O(torch.tanh(model.W_C(torch.cat([hidden, found], -1))))
+        torch.testing.assert_close(logits[:, t], told)

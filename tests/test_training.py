@@ -16,12 +16,14 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 import warm
 from safetensors.torch import load_file
 
 from annotated import training
 from annotated.data import Batches, make_batch
 from annotated.optimization import learning_rate, optimizer
+from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.training import (
     Recipe,
     Run,
@@ -934,3 +936,43 @@ def test_an_older_checkpoint_that_is_damaged_says_what_would_do(tmp_path):
         train(tiny_model(), replace(recipe, steps=5), some_batches, tmp_path)
     shutil.rmtree(first)
     assert len(train(tiny_model(), replace(recipe, steps=5), some_batches, tmp_path)) == 5
+
+
+def test_what_is_not_given_is_the_papers():
+    "The defaults of recipe, rate, loss, optimizer and search."
+    from inspect import signature
+    from pathlib import Path
+
+    from annotated import decoding, optimization
+
+    paper = json.loads((Path(__file__).parent.parent / "book" / "paper.json").read_text(encoding="utf-8"))["training"]
+    adam = paper["adam"]
+    given = lambda function, *names: [signature(function).parameters[name].default for name in names]  # noqa: E731
+    recipe = Recipe()
+    assert (recipe.steps, recipe.warmup, recipe.rate, recipe.keep) == (paper["base_steps"], paper["warmup_steps"], 1.0, paper["checkpoints_averaged"]["base"])
+    assert (recipe.source_tokens, recipe.target_tokens) == (paper["batch_source_tokens"], paper["batch_target_tokens"])
+    assert {"beta1": recipe.beta1, "beta2": recipe.beta2, "eps": recipe.eps} == adam
+    assert dict(zip(adam, given(optimizer, *adam), strict=True)) == adam
+    assert given(learning_rate, "d_model", "warmup", "rate") == [512, paper["warmup_steps"], 1.0]
+    for loss in (optimization.label_smoothed_loss, optimization._smoothed_loss, optimization.spread_over_all):
+        assert given(loss, "eps") == [0.1]
+    for search in (decoding.beam_search, decoding.Translator.translate, decoding.Translator.n_best):
+        assert given(search, "beam", "alpha") == [paper["beam"], paper["alpha"]]
+    assert given(decoding.hypotheses, "beam", "penalty") == [paper["beam"], decoding.length_penalty]
+    assert given(decoding.length_penalty, "alpha") == [paper["alpha"]]
+
+
+def test_the_recipes_constants_reach_adam_and_its_factor_the_rate():
+    seen, recipe = [], Recipe(steps=1, warmup=3, rate=0.5, beta1=0.8, beta2=0.9, eps=1e-5)
+    log = train(tiny_model(), recipe, some_batches, start=lambda model, adam, folder: seen.append(adam) or Run(model, adam, folder))
+    (group,) = seen[0].param_groups
+    assert (group["betas"], group["eps"]) == ((0.8, 0.9), 1e-5)
+    assert group["lr"] == log[0]["rate"] == learning_rate(1, 8, 3, 0.5)
+
+
+@pytest.mark.parametrize("model, eps", [(tiny_model(P_drop=0.0, eps_ls=0.3), 0.3), (RecurrentSeq2Seq(RecurrentConfig(vocab=11, d_model=8, P_drop=0.0)), 0.0)])
+def test_an_update_smooths_as_its_model_says_and_not_at_all_where_that_says_nothing(model, eps):
+    source, target = list(some_batches())[2]
+    logits, right = model(source, target[:, :-1]).flatten(0, 1), target[:, 1:].flatten()
+    wanted = F.cross_entropy(logits, right, ignore_index=0, label_smoothing=eps).item()
+    assert update(model, optimizer(model), [(source, target)])[0].item() == pytest.approx(wanted, rel=1e-5)

@@ -504,3 +504,55 @@ def test_a_signal_ends_it_with_its_kernels(book, number):
     while os.path.exists(f"/proc/{kernel}") and time.monotonic() < until:
         time.sleep(0.1)
     assert not os.path.exists(f"/proc/{kernel}"), "the kernel still runs"
+
+
+def test_force_untangles_what_both_have_edited_and_weaves_over_what_was_edited(book, monkeypatch):
+    runs(book, monkeypatch)
+    path = book("02-attention.md", CHAPTER)
+    weave.weave(path, book.root)
+    edit(book, replaced("Another.", "A third."))
+    path.write_text(CHAPTER.replace("The end.", "An end."))
+    assert untangle.main([], book.root) == 1
+    assert untangle.main(["--force"], book.root) == 0
+    assert path.read_text() == CHAPTER.replace("Another.", "A third.")
+    edit(book, replaced("A third.", "A fourth."))
+    with pytest.raises(Refused, match="make untangle"):
+        weave.weave(path, book.root)
+    assert weave.weave(path, book.root, force=True)[0] == "run"
+    assert "A third." in (book.root / "notebooks/02-attention.ipynb").read_text()
+
+
+def test_a_notebook_that_is_damaged_is_said_in_a_line(book, monkeypatch, capsys):
+    runs(book, monkeypatch)
+    weave.weave(book("02-attention.md", CHAPTER), book.root)
+    (book.root / "notebooks/02-attention.ipynb").write_text("<<<<<<< HEAD\n{}\n")
+    assert untangle.main([], book.root) == 1
+    assert capsys.readouterr().err.startswith("notebooks/02-attention.ipynb: ")
+
+
+@pytest.mark.parametrize("text, bar", [(f"\r{BARS}\r{BARS}\n", True), (f"\r{BARS}\nUserWarning: old\n", False), (f"UserWarning: old\n\r{BARS}", False)])
+def test_a_warning_beside_a_progress_bar_is_no_bar(text, bar):
+    assert weave.is_bar(nbformat.v4.new_output("stream", name="stderr", text=text)) == bar
+
+
+@pytest.mark.parametrize("kind, parts", [("error", {"ename": "E", "evalue": "no /home/someone/x", "traceback": []}), ("error", {"ename": "E", "evalue": "", "traceback": ["/tmp/x/y.py"]}),
+                                         ("display_data", {"data": {"application/json": {"place": "/tmp/x/y"}}, "metadata": {}})])
+def test_errors_and_json_name_no_place_of_this_machine(book, monkeypatch, kind, parts):
+    monkeypatch.setattr(weave, "run", lambda *_: [[dict(nbformat.v4.new_output(kind, **parts))]])
+    with pytest.raises(Refused, match="an absolute path"):
+        weave.weave(book("02-x.md", cell("x = 1")), book.root)
+
+
+def test_a_traceback_names_files_of_the_book_from_its_root(book):
+    error = nbformat.v4.new_output("error", ename="E", evalue="", traceback=[f"File {book.root}/annotated/a.py:3"])
+    assert weave.clean(error, book.root)["traceback"] == ["File annotated/a.py:3"]
+
+
+@pytest.mark.parametrize("error", [weave.DeadKernelError("Kernel died"), weave.CellTimeoutError("too long")])
+def test_a_kernel_that_dies_is_a_line(book, monkeypatch, error):
+    def execute(self, **more):
+        raise error
+
+    monkeypatch.setattr(weave.NotebookClient, "execute", execute)
+    with pytest.raises(Refused, match=rf"^book/02-x.md:1: {type(error).__name__}: {error}"):
+        weave.weave(book("02-x.md", cell("x = 1")), book.root)
