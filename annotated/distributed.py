@@ -336,7 +336,7 @@ def _fast_backend(
         folder: of the training, for the message about a lost process.
     """
     with _torchrun_group(device) as group:
-        if group.size > 1 and device == "cuda":
+        if group.size > 1 and torch.device(device).type == "cuda":
             device = f"cuda:{os.environ['LOCAL_RANK']}"
         start = partial(fast_run, precision=precision, compile=compile, group=group)
         feed = partial(_shared_feed, group) if group.size > 1 else Prefetch
@@ -416,6 +416,8 @@ def load_shards(
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
+    # Where there are gradients, torch would make no place for Adam's averages, and read none.
+    objective.zero_grad(set_to_none=True)
     weights, averages = get_state_dict(objective, adam)
     progress = {"step": 0, "epoch": 0, "position": 0}
     state: dict[str, Any] = {"model": weights, "adam": averages, "progress": progress}

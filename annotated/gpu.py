@@ -606,7 +606,7 @@ def unpadded_attention(
     """
     if not isinstance(mask, _PackedMask):
         return fused_attention(Q, K, V, mask, dropout)
-    alike = Q.shape[-1] == V.shape[-1] and Q.shape[-1] % 8 == 0  # the kernel has no other widths
+    alike = Q.shape[-1] == V.shape[-1] and V.shape[-1] in range(8, 257, 8)  # as it must be there
     narrow = Q.is_cuda and Q.dtype.itemsize == 2 and alike
     if narrow and not dropout and (kernel := _varlen_kernel()):
         return _flash_unpadded(kernel, Q, K, V, mask)
@@ -787,7 +787,7 @@ class Prefetch:
     def __call__(self, epoch: int = 0, position: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield what batches yields, in its order."""
         coming = iter(self.batches(epoch, position))
-        pin = torch.cuda.is_available()
+        pin = torch.cuda.is_initialized()  # as it is once a model lies on a GPU
 
         def make():
             batch = next(coming, None)

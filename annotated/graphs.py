@@ -6,7 +6,7 @@ Generated from book/K-graphs.md by tools/tangle.py: edit the chapter, not this f
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from types import MethodType
 from typing import Any
 
@@ -19,12 +19,18 @@ from annotated.transformer import State, Transformer, _sentences_of
 __all__ = ["CudaGraphTrainStep", "StaticKVCache", "CudaGraphDecoder", "compile_steps"]
 
 
+@cache
+def _stream_of(gpu):
+    """One stream for all recordings of a GPU, given by its number."""
+    return torch.cuda.Stream(gpu)
+
+
 def _record_cuda_graph(work, pool=None):
     """Record what work() does on a GPU: the graph, and its result, which every replay fills anew.
 
     What work reads must stay where it is; pool is the memory of earlier recordings.
     """
-    side = torch.cuda.Stream()
+    side = _stream_of(torch.cuda.current_device())
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(2):
@@ -32,7 +38,8 @@ def _record_cuda_graph(work, pool=None):
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     # Only this thread is bound by the rules of recording: another may be making batches.
-    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+    mode = "thread_local"
+    with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode=mode):
         result = work()
     return graph, result
 
@@ -41,7 +48,7 @@ class CudaGraphTrainStep(TrainStep):
     """A `TrainStep` that is recorded once for each shape, as a CUDA graph, and replayed.
 
     Batches should have few shapes (`StaticBatches`); one process only. Between updates set
-    gradients to 0, never to None: a replay adds to them where they lay.
+    gradients to 0, never to None, which is refused: a replay adds to them where they lay.
     """
 
     frees_gradients = False  # a recording adds to the gradients where they lay
@@ -60,7 +67,10 @@ class CudaGraphTrainStep(TrainStep):
         if shapes not in self.known:
             with torch.cuda.device(scale.device):
                 self.known[shapes] = self._record([x.to(scale.device, copy=True) for x in batch])
-        graph, places, loss = self.known[shapes]
+        graph, places, loss, gradients = self.known[shapes]
+        if any(w.grad is not gradient for w, gradient in gradients):
+            raise RuntimeError("between recorded updates set gradients to 0, never to None: "
+                               "a replay adds to them where they lay")
         for place, x in zip(places, batch):
             place.copy_(x, non_blocking=True)
         graph.replay()
@@ -81,7 +91,7 @@ class CudaGraphTrainStep(TrainStep):
                 w.grad.zero_()
             else:
                 w.grad.copy_(old)
-        return graph, places, loss
+        return graph, places, loss, [(w, w.grad) for w in weights]
 
 
 @dataclass

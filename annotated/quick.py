@@ -32,11 +32,12 @@ def _orthogonal(G, rounds=5):
 
 
 def _product_type(X):
-    """bfloat16 for float32 numbers if the CPU multiplies it directly; else the type of X."""
+    """bfloat16 for float32 numbers if the processor multiplies it directly; else X's type."""
     can: Any = getattr(torch.cpu, "get_capabilities", dict)()
-    direct = can.get("avx512_bf16") or can.get("amx_bf16")
-    narrow = direct and X.dtype == torch.float32 and X.device.type == "cpu"
-    return torch.bfloat16 if narrow else X.dtype
+    direct = X.device.type == "cpu" and (can.get("avx512_bf16") or can.get("amx_bf16"))
+    if X.is_cuda:
+        direct = torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.bfloat16 if direct and X.dtype == torch.float32 else X.dtype
 
 
 class Muon(torch.optim.Adam):

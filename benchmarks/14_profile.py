@@ -40,6 +40,8 @@ def profiled(config, tokens, device, memory=False, rung=None):
         make, adam = prepare(model, settings(rung), device), adam_for(model, settings(rung))
         batch = max(feed(), key=lambda made: int((made[1] != 0).sum()))
     make(model, adam, [batch])
+    if device == "cuda":
+        torch.cuda.synchronize()
     kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device == "cuda")
     with profile(activities=kinds, profile_memory=memory) as seen:
         make(model, adam, [batch])

@@ -47,6 +47,7 @@ def one_pass(network, ids, threads):
 
 
 def go(options):
+    torch.backends.cudnn.allow_tf32 = False  # the recurrent network's products are float32, as the Transformer's
     with Gate(options.gate).together():
         found = {name: network.to(options.device) for name, network in networks(options.d_model).items()}
     config = {"d_model": options.d_model, "vocab": VOCAB, "device": options.device, "threads": options.threads}

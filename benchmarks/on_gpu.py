@@ -387,7 +387,8 @@ def begin(options, compared=("device", "tokens", "batches", "backend"), older=No
 
 def machine_ceilings(device, seconds):
     """`ceilings` of this machine, small ones for a trial, and the best matrix rate among them."""
-    n = 512 if seconds < 1 else 8192 if torch.device(device).type == "cuda" else 4096
+    small = 512 if seconds < 1 else 4096
+    n = 8192 if torch.device(device).type == "cuda" else small  # a GPU launches small ones too slowly
     rates = ceilings(device, n, min(1.0, max(0.1, seconds)))
     return rates, max(rate for name, rate in rates.items() if name != "copy")
 

@@ -432,3 +432,15 @@ def test_all_but_the_first_of_a_machine_wait_for_all_the_first(local, size, wait
         with ProcessGroup(rank, size, local, "patient").in_turn():
             assert meetings == ["patient"] * before
         assert len(meetings) == size // (local or size), "as many for all, or one would wait for ever"
+
+
+def test_shards_are_read_whole_where_there_are_gradients(tmp_path, group_of_one):
+    objective, adam, advance = sharded_training(group_of_one)
+    advance(1)
+    save_shards(tmp_path / "shards", objective, adam, {"step": 1, "epoch": 0, "position": 4}, group_of_one).result()
+    other, fresh, _ = sharded_training(group_of_one)
+    sum(weight.sum() for weight in other.parameters()).backward()
+    load_shards(tmp_path / "shards", other, fresh)
+    assert len(fresh.state) == len(adam.state) > 0
+    for mine, theirs in zip(fresh.state.values(), adam.state.values(), strict=True):
+        assert torch.equal(mine["exp_avg"].full_tensor(), theirs["exp_avg"].full_tensor()) and mine["step"] == 1

@@ -1286,17 +1286,18 @@ def test_compiled_layers_take_lengths_that_are_no_multiples_of_eight():
 def test_on_a_gpu_compiled_layers_take_lengths_that_are_no_multiples_of_eight():
     model = gpu.fuse(model_of(d_model=128, h=2)).cuda()
     ids = torch.randint(4, 23, (3, 25), device="cuda"), torch.randint(4, 23, (3, 28), device="cuda")
+    ids[0][0, 12:] = 0
     found = []
     for twin in (model, gpu.compiled(deepcopy(model))):
         with torch.autocast("cuda", torch.bfloat16):
             loss = gpu.Objective(twin)(*ids)
         loss.backward()
         found.append(gradients(twin))
-    torch.testing.assert_close(*found, atol=0.5, rtol=0.1)
+    assert (found[1] - found[0]).norm() < 0.05 * found[0].norm()
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("d_k, d_v", [(64, 64), (16, 64), (12, 12)])
+@pytest.mark.parametrize("d_k, d_v", [(64, 64), (16, 64), (12, 12), (512, 512)])
 def test_on_a_gpu_the_kernel_for_packed_sentences_gives_what_spreading_gives(d_k, d_v):
     Q, K, V = (torch.randn(1, 2, 11, d, device="cuda").bfloat16() for d in (d_k, d_k, d_v))
     real = torch.arange(5)[None] < torch.tensor([5, 2, 4])[:, None]
@@ -1320,6 +1321,31 @@ def test_on_a_gpu_a_recorded_update_drops_other_units_each_time_and_those_of_the
     eager, recorded = losses[:3], losses[3:]
     assert recorded[0] == recorded[2] != recorded[1]
     assert recorded == pytest.approx(eager, rel=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("objective", [gpu.Objective, gpu.UnpaddedObjective])
+def test_on_a_gpu_a_fast_update_waits_for_nothing(objective):
+    model = model_of(d_model=128, h=2, P_drop=0.1).cuda()
+    make = gpu.FastUpdate(gpu.TrainStep(objective(gpu.fuse(model)), gpu.precision_context("bfloat16", "cuda")))
+    adam, batches = optimizer(model), list(gpu.Prefetch(Batches(some_pairs(200), 96, 96))())
+    make(model, adam, batches[:1])
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for batch in batches[1:4]:
+            make(model, adam, [batch])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_model_trained_in_tf32_can_be_saved():
+    before = torch.get_float32_matmul_precision()
+    gpu.precision_context("tf32", "cuda")
+    try:
+        decoding._check_attention(gpu.fuse(model_of(d_model=128, h=2)).cuda())
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @pytest.mark.gpu
@@ -1467,3 +1493,29 @@ def test_keys_and_values_come_in_pairs(attend, mask):
         attend(Q, K, V[..., :4, :], mask)
     with pytest.raises(ValueError, match="one width"):
         attend(Q[..., :3], K, V, mask)
+
+
+@pytest.mark.parametrize("width", [248, 256, 264, 512, 12, 8])
+def test_the_kernel_for_packed_sentences_gets_the_widths_that_it_has(width, monkeypatch):
+    asked, (Q, K, V) = [], torch.randn(3, 1, 2, 60, width).bfloat16().as_subclass(SeemsOnAGPU)
+    monkeypatch.setattr(gpu, "_varlen_kernel", lambda: "kernel")
+    monkeypatch.setattr(gpu, "_flash_unpadded", lambda kernel, *given: asked.append(kernel))
+    gpu.unpadded_attention(Q, K, V, gpu._PackedMask(TOGETHER, TOGETHER, True))
+    assert bool(asked) == (width <= 256 and width % 8 == 0)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_batches_are_pinned_only_once_a_gpu_is_in_use(begun, monkeypatch):
+    "A training on the CPU of a machine with a GPU asks nothing of it."
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: begun)
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: pinned.append(x) or x)
+    assert len(list(gpu.Prefetch(Batches(some_pairs(60), 96, 96))())) > 1 and bool(pinned) == begun
+
+
+@pytest.mark.parametrize("device, seconds, size", [("cuda", 0.5, 8192), ("cuda", 3, 8192), ("cpu", 0.5, 512), ("cpu", 3, 4096)])
+def test_a_matrix_rate_is_that_of_products_and_not_of_launches(device, seconds, size, monkeypatch):
+    on_gpu = loaded(BENCHMARKS / "on_gpu.py")
+    monkeypatch.setattr(on_gpu, "ceilings", lambda device, n, seconds: {"bfloat16": n, "copy": 10**9})
+    assert on_gpu.machine_ceilings(device, seconds)[1] == size

@@ -1,12 +1,14 @@
 """Recorded updates and steps beside those that are not: the same gradients, the same translations."""
 
+from contextlib import nullcontext
 from copy import deepcopy
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch._dynamo
 from shapes import checked, unseen
-from test_gpu import close, counted_programs, model_of
+from test_gpu import SeemsOnAGPU, close, counted_programs, model_of, some_pairs
 
 from annotated import gpu, graphs
 from annotated.data import Words
@@ -213,3 +215,21 @@ def test_shape_comments_hold():
     with checked(graphs) as seen:
         beam_search(graphs.CudaGraphDecoder(searched(), least=2), sources(3, 7, 2), 2, max_len=5)
     assert not unseen(seen, graphs)
+
+
+def test_a_replay_after_gradients_were_set_to_none_is_refused(monkeypatch):
+    "It would add to memory that is no longer theirs, and the weights would never move."
+    monkeypatch.setattr(graphs, "_record_cuda_graph", lambda work, pool=None: (SimpleNamespace(replay=work, pool=object), work()))
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: None)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda _: None)
+    objective = gpu.Objective(model_of())
+    step, scale = graphs.CudaGraphTrainStep(objective), torch.tensor(0.1).as_subclass(SeemsOnAGPU)
+    (source, target), *_ = gpu.StaticBatches(some_pairs(60), 96, 96)()
+    for _ in range(2):
+        step(source, target, scale)
+        objective.zero_grad(set_to_none=False)
+    step(source, target, scale)
+    objective.zero_grad()
+    with pytest.raises(RuntimeError, match="set gradients to 0, never to None"):
+        step(source, target, scale)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from programs import BENCHMARKS, loaded
 
+from annotated import quick
 from annotated.cli import main
 from annotated.cpu import CPURun
 from annotated.data import make_batch
@@ -300,3 +301,14 @@ def test_a_second_program_takes_the_times_of_the_first(ladder, tmp_path, monkeyp
     (tmp_path / "record" / "scores.json").write_text(json.dumps({"an update": times}))
     scores = climbed(ladder, tmp_path, tmp_path / "record", rungs=["Muon"], steps=None)
     assert scores["an update"] == times and scores["trainings"][0]["updates"] == 2  # 15 minutes of 450 seconds each
+
+
+@pytest.mark.parametrize("has", [False, True])
+def test_a_gpu_with_products_of_16_bits_makes_them(has, monkeypatch):
+    class SeemsOnAGPU(torch.Tensor):
+        is_cuda, device = True, torch.device("cuda")
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has and not including_emulation)
+    X = torch.randn(1, 3, 5).as_subclass(SeemsOnAGPU)
+    assert quick._product_type(X) == (torch.bfloat16 if has else torch.float32)
+    assert quick._product_type(X.double()) == torch.float64

@@ -556,3 +556,25 @@ def test_a_kernel_that_dies_is_a_line(book, monkeypatch, error):
     monkeypatch.setattr(weave.NotebookClient, "execute", execute)
     with pytest.raises(Refused, match=rf"^book/02-x.md:1: {type(error).__name__}: {error}"):
         weave.weave(book("02-x.md", cell("x = 1")), book.root)
+
+
+@pytest.mark.parametrize("fails", ["write", "replace"])
+def test_an_edit_that_cannot_be_written_leaves_the_chapter_as_it_was(book, monkeypatch, fails):
+    "No tool writes over what is there: a full disk would leave half of a chapter."
+    runs(book, monkeypatch)
+    path = book("02-attention.md", CHAPTER)
+    weave.weave(path, book.root)
+    edit(book, replaced("Another.", "A third."))
+
+    def full(path, *_, **__):
+        path.touch()  # what a full disk leaves
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="No space left"):
+        if fails == "write":
+            patched.setattr(type(path), "write_text", full)
+        else:
+            patched.setattr("os.replace", lambda part, _: full(part))
+        untangle.main([], book.root)
+    assert path.read_text() == CHAPTER and not list(path.parent.glob("*.part"))
+    assert untangle.main([], book.root) == 0 and "A third." in path.read_text()

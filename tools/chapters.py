@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import json
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -299,6 +300,16 @@ def edited(notebook) -> bool:
     """Whether a notebook's cells are no longer those that weaving wrote."""
     kept = notebook.metadata.get("annotated", {}).get("cells")
     return kept is not None and kept != digest_of(contents(notebook.cells))
+
+
+def write_whole(path: Path, text: str) -> None:
+    "Put the file in its place whole: an interrupt or a full disk leaves what was there."
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8", newline="\n")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def clear_orphans(left: list[Path], is_ours: Callable[[Path], bool], check: bool, unknown: bool) -> bool:

@@ -31,6 +31,7 @@ from chapters import (
     read,
     second_notebooks,
     woven,
+    write_whole,
 )
 
 HEADER = "| question | the paper | released code | here, and why |"
@@ -289,7 +290,7 @@ def main(argv=None, root: Path = ROOT) -> int:
         failed |= args.check
         if not args.check:
             target.parent.mkdir(exist_ok=True)
-            target.write_text(text, encoding="utf-8")
+            write_whole(target, text)
     return int(clear_orphans(left_over(pages, root), is_ours, args.check, unknown=False) or failed)
 
 

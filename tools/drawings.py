@@ -6,7 +6,6 @@
 
 import argparse
 import importlib
-import os
 import pkgutil
 import sys
 from pathlib import Path
@@ -14,6 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "book" / "img"
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+
+from chapters import write_whole  # noqa: E402
 
 
 def drawn() -> dict:
@@ -37,13 +38,6 @@ def stale(names, folder: Path = FOLDER) -> dict[str, str]:
     return out
 
 
-def write(path: Path, text: str) -> None:
-    """Put the file in its place whole."""
-    part = path.with_suffix(".part")
-    part.write_text(text, encoding="utf-8", newline="\n")
-    os.replace(part, path)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Draw the schematic drawings of the book.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="drawings to make; all by default")
@@ -58,7 +52,7 @@ def main() -> int:
         if args.check:
             print(f"book/img/{name}.svg is not current: python tools/drawings.py {name}", file=sys.stderr)
         else:
-            write(FOLDER / f"{name}.svg", text)
+            write_whole(FOLDER / f"{name}.svg", text)
             print(f"book/img/{name}.svg")
     return 1 if args.check and wrong else 0
 

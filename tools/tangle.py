@@ -16,7 +16,7 @@ import sys
 import tokenize
 from pathlib import Path
 
-from chapters import ROOT, Cell, Chapter, Refused, chosen, clear_orphans, module_order, read
+from chapters import ROOT, Cell, Chapter, Refused, chosen, clear_orphans, module_order, read, write_whole
 
 MADE = "by tools/tangle.py: edit the chapter, not this file."
 BY_HAND = {"__init__", "__main__"}
@@ -341,7 +341,7 @@ def main(argv=None, root: Path = ROOT) -> int:
         if args.check:
             failed = True
         else:
-            target.write_text(text, encoding="utf-8")
+            write_whole(target, text)
     # A module may be that of a text that was refused, or of one that was not asked for.
     unknown = refused or bool(args.chapters)
     left = [path for path in sorted(package.glob("*.py")) if path.stem not in {*order, *BY_HAND}]

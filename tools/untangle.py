@@ -15,7 +15,7 @@ from pathlib import Path
 
 import jupytext
 import nbformat
-from chapters import ROOT, Cell, Chapter, Refused, chosen, contents, digest_of, edited, parse, read, shared
+from chapters import ROOT, Cell, Chapter, Refused, chosen, contents, digest_of, edited, parse, read, shared, write_whole
 
 
 def untangle(chapter: Chapter, notebook) -> str:
@@ -124,7 +124,7 @@ def main(argv=None, root: Path = ROOT) -> int:
         print(f"{chapter.name} " + ("differs from its notebook" if args.check else "takes the notebook's edits"))
         failed |= args.check
         if not args.check:
-            path.write_text(text, encoding="utf-8")
+            write_whole(path, text)
     return int(failed)
 
 

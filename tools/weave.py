@@ -48,6 +48,7 @@ from chapters import (
     front_matter,
     read,
     woven,
+    write_whole,
 )
 from kernel import WEAVING, profile
 from nbclient import NotebookClient
@@ -255,7 +256,7 @@ def weave_program(path: Path, root: Path = ROOT, check: bool = False) -> str:
     if target.exists() and target.read_text(encoding="utf-8") == text:
         return ""
     if not check:
-        target.write_text(text, encoding="utf-8")
+        write_whole(target, text)
     return f"book/{target.name} is " + (f"not what {chapter.name} says" if check else "written")
 
 
@@ -419,7 +420,7 @@ def weave(path: Path, root: Path = ROOT, check: bool = False, force: bool = Fals
     if (size := len(text.encode())) > LIMIT:
         raise Refused(f"{chapter.name}:1: the notebook weighs {size:,} bytes, {LIMIT:,} are allowed{heaviest(outputs)}")
     if text != old_text:
-        target.write_text(text, encoding="utf-8")
+        write_whole(target, text)
     if seconds:
         return "run", f"notebooks/{target.name}: ran {seconds:.1f} s, {size / 1000:.0f} kB"
     return "copied", f"notebooks/{target.name}: prose only, nothing run"
