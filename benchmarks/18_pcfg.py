@@ -6,7 +6,7 @@ Reads words only, as 18_parsing.py does, the rare ones by their shape. The gramm
 intermediate symbol remembers its parent's label and as many of the last children as the grammar's second number says;
 where the first is 2, a label remembers its own parent's (Klein and Manning 2003). A chain of constituents over the same
 words is one symbol. Which of three
-grammars is taken is decided on the development part: every ninth of its sentences of at most 40 words. A sentence
+grammars is taken is decided on the development part: some hundreds of its sentences of at most 40 words. A sentence
 without a parse gets the right-branching tree.
 With shares of less than 100 the grammar counts the first trees of the training part only.
 Writes run.json and scores.json; the same command goes on with the shares that are missing.
