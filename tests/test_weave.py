@@ -452,17 +452,6 @@ def test_an_empty_cell_is_refused_by_name(book):
         read(path)
 
 
-def test_edits_on_both_sides_are_not_mixed(book, monkeypatch, capsys):
-    runs(book, monkeypatch)
-    path = book("02-attention.md", CHAPTER)
-    weave.weave(path, book.root)
-    edit(book, replaced("Another.", "A third."))
-    path.write_text(CHAPTER.replace("The end.", "An end."))
-    assert untangle.main([], book.root) == 1
-    assert "both edited" in capsys.readouterr().out
-    assert path.read_text() == CHAPTER.replace("The end.", "An end.")
-
-
 def test_a_chapter_edited_after_weaving_is_not_reverted(book, monkeypatch):
     runs(book, monkeypatch)
     path = book("02-attention.md", CHAPTER)
@@ -506,13 +495,15 @@ def test_a_signal_ends_it_with_its_kernels(book, number):
     assert not os.path.exists(f"/proc/{kernel}"), "the kernel still runs"
 
 
-def test_force_untangles_what_both_have_edited_and_weaves_over_what_was_edited(book, monkeypatch):
+def test_edits_on_both_sides_are_not_mixed_unless_one_is_forced(book, monkeypatch, capsys):
     runs(book, monkeypatch)
     path = book("02-attention.md", CHAPTER)
     weave.weave(path, book.root)
     edit(book, replaced("Another.", "A third."))
     path.write_text(CHAPTER.replace("The end.", "An end."))
     assert untangle.main([], book.root) == 1
+    assert "both edited" in capsys.readouterr().out
+    assert path.read_text() == CHAPTER.replace("The end.", "An end.")
     assert untangle.main(["--force"], book.root) == 0
     assert path.read_text() == CHAPTER.replace("Another.", "A third.")
     edit(book, replaced("A third.", "A fourth."))
