@@ -75,7 +75,7 @@ def greedy(model: Any, source: Tensor, max_len: int | None = None) -> list[list[
             logits, state = model.step(ids, state)  # (B, vocab), B sentences still active
             _check_logits(logits)
             ids = logits.argmax(-1)  # (B,)
-            going = []  # on a GPU each number that is read is waited for: only the tokens are
+            going = []  # from tokens that are read anyway: on a GPU every read is waited for
             for place, (row, token) in enumerate(zip(active, ids.tolist(), strict=True)):
                 outputs[row].append(token)
                 if token != model.config.eos and len(outputs[row]) < limits[row]:

@@ -606,7 +606,7 @@ def unpadded_attention(
     """
     if not isinstance(mask, _PackedMask):
         return fused_attention(Q, K, V, mask, dropout)
-    alike = Q.shape[-1] == V.shape[-1] and V.shape[-1] in range(8, 257, 8)  # as it must be there
+    alike = Q.shape[-1] == V.shape[-1] and V.shape[-1] in range(8, 257, 8)  # the kernel's widths
     narrow = Q.is_cuda and Q.dtype.itemsize == 2 and alike
     if narrow and not dropout and (kernel := _varlen_kernel()):
         return _flash_unpadded(kernel, Q, K, V, mask)
@@ -767,7 +767,7 @@ class FastUpdate:
 
 @dataclass(frozen=True)
 class Prefetch:
-    """Batches, made ahead by a thread and pinned where there is a GPU.
+    """Batches, made ahead by a thread, and pinned once a GPU is in use.
 
     Args:
         batches: called with (epoch, position), as `Batches`.

@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from chapters import write_whole
 from explorers import FOLDER, computing, program
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,7 +43,7 @@ def write(name: str, found) -> None:
     text = json.dumps(found, separators=(",", ":"))
     say = f"// Made by tools/first.py of the model in results/{MODELS[name]}.\n"
     code = f'((globalThis.annotated ??= {{}}).first ??= {{}})["{name}"] = {text};\n'
-    (FOLDER / f"{name}-first.js").write_text(say + code, encoding="utf-8", newline="\n")
+    write_whole(FOLDER / f"{name}-first.js", say + code)
 
 
 def main() -> None:
