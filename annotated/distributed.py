@@ -81,7 +81,7 @@ class ProcessGroup:
         return nullcontext()
 
     def mean(self, value: Tensor) -> Tensor:
-        """The mean over all processes of a tensor."""
+        """The mean over all processes of a tensor, which is overwritten."""
         if self.size > 1:
             dist.all_reduce(value)
         return value / self.size

@@ -505,7 +505,7 @@ def without_head(model: Transformer, kind: str, layer: int, head: int) -> Iterat
     """Inside, one head of the model contributes nothing.
 
     Args:
-        model: left as it was at the end.
+        model: left as it was at the end; a `Translator` searches with a copy made before.
         kind: "encoder", "decoder" or "cross".
         layer: counted from 0.
         head: counted from 0.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from annotated.gpu import TrainStep
-from annotated.transformer import State, Transformer, _sentences_of
+from annotated.transformer import KVCache, State, Transformer, _sentences_of
 
 __all__ = ["CudaGraphTrainStep", "StaticKVCache", "CudaGraphDecoder", "compile_steps"]
 
@@ -146,7 +146,7 @@ class _Buffers:
         self.past = [weight.new_zeros(N, B * k, c.h, L, width) for width in widths]
         self.memory = [weight.new_zeros(N, B, c.h, S, width) for width in widths]
         caches: list[Any] = [StaticKVCache(K, V, self.t, self.seen) for K, V in zip(*self.past)]
-        memory: list[Any] = [StaticKVCache(K, V, self.t, mask) for K, V in zip(*self.memory)]
+        memory: list[Any] = [KVCache(K, V) for K, V in zip(*self.memory)]
         self.state = State(caches, memory, mask)
         self.owner = self.graph = self.logits = None
 

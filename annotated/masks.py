@@ -12,7 +12,7 @@ __all__ = ["padding_mask", "causal_mask"]
 
 
 def padding_mask(ids: Tensor, pad: int = 0) -> Tensor:
-    """Let every query attend to every token but padding (the paper does not mention padding).
+    """Let every query attend to every token but padding, which the paper's text does not mention.
 
     Args:
         ids: identifiers, (B, S).

@@ -123,7 +123,7 @@ class MultiHeadAttention(_CachedAttention):
 
 
 class AttentionDropout(nn.Module):
-    """Drop attention weights in training (named in section 6.3, done by the released code).
+    """Drop attention weights in training (named in section 6.3; in the released code, 0 in the first tag).
 
     Args:
         attention: a function called with (Q, K, V, mask, dropout).

@@ -48,7 +48,7 @@ def cues(c: Canvas) -> None:
     """A query of three numbers, for reading, drinking and hearing, stands above a table. Four things are its rows,
     a newspaper, a cup, a phone and a pen; each has a key of three numbers, a weight and a value. The newspaper has
     nearly all the weight, the phone a little. The query is marked as the voluntary cue, the keys as the involuntary
-    cues, the values as what the senses offer."""
+    cues, the values as what the senses get."""
     given = desk()
     query, keys = given["cues"]["wants to read"], given["K"]
     weights = (keys @ query).softmax(0).tolist()
@@ -71,7 +71,7 @@ def cues(c: Canvas) -> None:
     c.weights(232, top, [[w] for w in weights], 42, digits=2, high=high)
     below = top + 4 * high
     c.lines(left + 1.5 * cell, below + 26, "involuntary", "cues", kind="small k")
-    c.lines(316, below + 26, "what the", "senses offer", kind="small v")
+    c.lines(316, below + 26, "what the", "senses get", kind="small v")
 
 
 @drawing("recurrent-attention", 262, "The recurrent translator with attention")

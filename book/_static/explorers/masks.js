@@ -48,7 +48,7 @@
    * What each of the six positions must predict, and its best loss with this mask in training and in use.
    *
    * A position sees its own word in any case, on the residual path. In use nothing stands behind it: who has learned
-   * to read there finds an empty place, has never met one, and guesses evenly.
+   * to read there finds an empty place and has never met one; even guesses are assumed.
    */
   function leak(allowed) {
     return TARGET.slice(0, 6).map((word, t) => {
@@ -165,7 +165,7 @@
       const rows = leak(allowed), mean = (what) => rows.reduce((sum, row) => sum + row[what] / rows.length, 0);
       below.replaceChildren(
         el("p", {}, "The lowest loss possible with what each word sees, over twelve sentences like this one. "
-          + `In use there are no later words: a model that relied on one guesses evenly among ${VOCAB} words.`),
+          + `In use there are no later words: the table lets a model that relied on one guess evenly among ${VOCAB} words.`),
         table(["reads", "predicts", "in training", "in use"], [
           ...rows.map((row) => [row.word, row.label, words(row.training) + (row.leaks ? " (leak)" : ""), words(row.use)]),
           ["mean", "", words(mean("training")), words(mean("use"))]]));
