@@ -83,7 +83,11 @@ class Words:
     @classmethod
     def build(cls, pairs: Iterable[tuple[str, str]]) -> "Words":
         """Collect the words of both sides of `pairs`, in alphabetical order."""
-        found = {word for pair in pairs for text in pair for word in split_words(text)}
+        found: set[str] = set()
+        for pair in pairs:
+            if isinstance(pair, str):
+                raise TypeError("pairs must hold (source, target), not single strings")
+            found.update(word for text in pair for word in split_words(text))
         return cls(sorted(found - set(cls.markers)))
 
     @classmethod
@@ -604,6 +608,8 @@ def token_batches(
     start: int = 0,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Go once through encoded sentence pairs in batches of similar length (section 5.1).
+
+    `train` goes through them several times, and takes `Batches` itself.
 
     Args:
         pairs, source_tokens, target_tokens: as in `Batches`; for another bos or pad use that.

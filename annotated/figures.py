@@ -24,7 +24,17 @@ from annotated.decoding import _evaluating, _is_dot_product, greedy
 from annotated.multihead import MultiHeadAttention
 from annotated.transformer import Transformer
 
-__all__ = ["attentions", "attention_maps", "Maps", "heatmap", "viewer", "without_head", "links", "alignment_error"]
+__all__ = [
+    "attentions",
+    "attention_maps",
+    "Maps",
+    "look",
+    "heatmap",
+    "viewer",
+    "without_head",
+    "links",
+    "alignment_error",
+]
 
 
 _KINDS = {
@@ -203,8 +213,22 @@ def _look_all(translator, sources, targets=None, batch=100, max_len=None):
     return found
 
 
-def _look(translator, source, target=None, max_len=None):
-    """`_look_all` at one sentence."""
+def look(
+    translator: Any, source: str, target: str | None = None, max_len: int | None = None
+) -> Maps:
+    """All attention weights of a sentence and its translation (the content of Figures 3 to 5).
+
+    Args:
+        translator: a `Translator`, such as `annotated.load` gives.
+        source: a sentence.
+        target: its translation; None takes the model's own, by greedy search.
+        max_len: the most tokens that it may write.
+
+    Raises:
+        TypeError: source is no string.
+    """
+    if not isinstance(source, str):
+        raise TypeError(f"source must be a string, not {type(source).__name__}")
     targets = None if target is None else [target]
     return _look_all(translator, [source], targets, max_len=max_len)[0]
 

@@ -296,7 +296,7 @@ def _find_folder(folder):
         if not (path / "config.json").is_file():
             raise ValueError(f"{folder} is not a model folder: it has no config.json")
         return path
-    _need("huggingface_hub", "hub", "to fetch a model by its name")
+    _need("huggingface_hub", "hub", f"to fetch {folder}, which is no folder here, by its name")
     import huggingface_hub
 
     files = ["*.json", "*.spm", "model.safetensors", "pytorch_model.bin"]

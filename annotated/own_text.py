@@ -5,6 +5,7 @@ Generated from book/P-own-text.md by tools/tangle.py: edit the chapter, not this
 
 import os
 import sys
+import warnings
 from collections import Counter
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, fields, replace
@@ -435,7 +436,9 @@ def _learn(backend, model, recipe, batches, held_out, folder):
         return
     budget = recipe.source_tokens, recipe.target_tokens
     evaluate = partial(_held_out_loss, list(token_batches(held_out, *budget)))
-    train(model, recipe, batches, folder, evaluate, start=backend.start)
+    with warnings.catch_warnings():  # the folder's recipe and text were found to be these
+        warnings.filterwarnings("ignore", ".* updates already")
+        train(model, recipe, batches, folder, evaluate, start=backend.start)
 
 
 def _count_weights(config):

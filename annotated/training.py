@@ -701,6 +701,31 @@ def _measure_again(evaluate, report, recipe, signals):
         raise KeyboardInterrupt(f"stopped after update {report.run.step}")
 
 
+def _check_feed(batches, config):
+    """Refuse what gives no batches, or batches with markers that are not the model's."""
+    if not callable(batches):
+        kind = type(batches).__name__
+        raise TypeError(f"batches must be called as `Batches` is, with (epoch, position), not {kind}")
+    for name in ("bos", "pad"):
+        given = getattr(batches, name, None)
+        own = getattr(config, name, None)
+        if None not in (given, own) and given != own:
+            raise ValueError(f"batches have {name}={given} and the model has {name}={own}")
+
+
+def _warn_if_finished(run, recipe):
+    """Say that no update is left to make, because other data or another recipe may be meant."""
+    if run.step >= recipe.steps:
+        kept = f"{run.folder} has {run.step} updates already, and the model gets their weights"
+        warnings.warn(f"{kept}: for another training name another folder", stacklevel=3)
+
+
+def _way_on(step, folder):
+    """What a training that was told to stop says last."""
+    again = "" if folder is None else "; the same command goes on from there"
+    return f"stopped after update {step}{again}"
+
+
 def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterable],
           folder: Path | str | None = None, evaluate: Callable[[nn.Module], dict] | None = None,
           start: Callable[..., Run] = Run) -> list[dict[str, Any]]:
@@ -728,17 +753,22 @@ def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterab
         KeyboardInterrupt: after an interrupt or a request to terminate, once all is saved;
             after a second interrupt at once.
         OSError: if the disk takes no more; names the last checkpoint.
-        ValueError: if the folder's checkpoints are damaged or another model's, or another
-            training is writing there.
+        TypeError: if batches cannot be called.
+        ValueError: if the folder's checkpoints are damaged or another model's, another
+            training is writing there, or batches have another bos or pad than the model.
+
+    Warns:
+        UserWarning: the folder has all updates already, so the model gets its weights.
     """
+    _check_feed(batches, model.config)
     with _alone(folder) as folder, _fork_chance(model):
         adam = optimizer(model, recipe.beta1, recipe.beta2, recipe.eps)
         run = start(model, adam, folder).resume(recipe.keep, recipe.save_every)
-        log = _Log(folder, run.step)
-        report = _Report(log, run, recipe.steps)
+        _warn_if_finished(run, recipe)
+        report = _Report(_Log(folder, run.step), run, recipe.steps)
         coming = _stream(batches, run.epoch, run.position)
         with report.bar, _stop_signals() as signals:
-            if evaluate and _is_missed(log, run, recipe):
+            if evaluate and _is_missed(report.log, run, recipe):
                 _measure_again(evaluate, report, recipe, signals)
             while run.step < recipe.steps:
                 report.add(run.advance(coming, recipe), signals)
@@ -749,10 +779,9 @@ def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterab
                 if asked or last or run.step % recipe.save_every == 0:
                     report.save(recipe, signals)
                 if asked:
-                    again = "" if folder is None else "; the same command goes on from there"
-                    raise KeyboardInterrupt(f"stopped after update {run.step}{again}")
+                    raise KeyboardInterrupt(_way_on(run.step, folder))
     model.eval()
-    return log.lines
+    return report.log.lines
 
 
 def average(model: nn.Module, folder: Path | str, k: int = 5) -> int:

@@ -338,6 +338,9 @@ class Transformer(_CachedTransformer):
         config: the sizes and choices.
         attention: a function of (Q, K, V, mask) and, if config.P_drop_attention > 0,
             dropout.
+
+    Where both sides share an embedding, `torch.func.functional_call` needs `tie_weights=False`:
+    without it torch 2.13 leaves the weights that it is given in the model.
     """
 
     def __init__(self, config: Config, attention: Callable = scaled_dot_product_attention):

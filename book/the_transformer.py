@@ -31,9 +31,9 @@ def padding_mask(ids):
     return (ids != PAD)[:, None, None, :]  # (B, 1, 1, S)
 
 
-def causal_mask(T):
+def causal_mask(T, device=None):
     """Position t may attend to positions 0 to t."""
-    return torch.ones(T, T, dtype=torch.bool).tril()  # (T, T)
+    return torch.ones(T, T, dtype=torch.bool, device=device).tril()  # (T, T)
 
 
 class MultiHeadAttention(nn.Module):
@@ -82,10 +82,10 @@ class AddNorm(nn.Module):
         return self.norm(x + self.dropout(change))  # (B, T, d_model)
 
 
-def positional_encoding(T, d_model):
+def positional_encoding(T, d_model, device=None):
     """Sines in the even features, cosines in the odd ones (section 3.5)."""
-    speed = 10000 ** (-torch.arange(0, d_model, 2) / d_model)  # (d_model / 2,)
-    angle = torch.arange(T)[:, None] * speed  # (T, d_model / 2)
+    speed = 10000 ** (-torch.arange(0, d_model, 2, device=device) / d_model)  # (d_model / 2,)
+    angle = torch.arange(T, device=device)[:, None] * speed  # (T, d_model / 2)
     return torch.stack([angle.sin(), angle.cos()], -1).flatten(1)  # (T, d_model)
 
 
@@ -136,7 +136,7 @@ class Transformer(nn.Module):
 
     def embed(self, ids):
         x = self.embedding[ids] * math.sqrt(self.d_model)  # (B, T, d_model)
-        return self.dropout(x + positional_encoding(ids.shape[1], self.d_model))
+        return self.dropout(x + positional_encoding(ids.shape[1], self.d_model, ids.device))
 
     def encode(self, source):
         x = self.embed(source)  # (B, S, d_model)
@@ -146,7 +146,7 @@ class Transformer(nn.Module):
 
     def decode(self, target, memory, source):
         x = self.embed(target)  # (B, T, d_model)
-        causal = causal_mask(target.shape[1])  # (T, T)
+        causal = causal_mask(target.shape[1], target.device)  # (T, T)
         for layer in self.decoder:
             x = layer(x, memory, causal, padding_mask(source))  # (B, T, d_model)
         return x @ self.embedding.T  # (B, T, vocab)
@@ -213,11 +213,13 @@ def train(model, pairs, steps=STEPS, warmup=WARMUP, rate=RATE):
     """
     constants = {"betas": (0.9, 0.98), "eps": 1e-9}
     adam = torch.optim.Adam(model.parameters(), **constants, fused=True)
+    device = next(model.parameters()).device
     model.train()  # dropout on; greedy, below, switches it off
     last = []
     for step, (source, target) in zip(range(1, steps + 1), batches(pairs)):
         lr = learning_rate(step, model.d_model, warmup, rate)
         adam.param_groups[0]["lr"] = lr
+        source, target = source.to(device), target.to(device)
         loss = smoothed_loss(model(source, target[:, :-1]), target[:, 1:])
         adam.zero_grad()
         loss.backward()
@@ -232,24 +234,25 @@ def train(model, pairs, steps=STEPS, warmup=WARMUP, rate=RATE):
 @torch.no_grad()
 def greedy(model, source):
     """Write the likeliest next word until every sentence has ended (section 6.1)."""
-    longest = source.shape[1] + 50  # the paper: each input's length + 50
+    limit = (source != PAD).sum(1, keepdim=True) + 50  # the paper: each input's length + 50
     memory = model.eval().encode(source)  # (B, S, d_model)
     target = torch.full_like(source[:, :1], BOS)  # (B, 1)
     ended = torch.zeros_like(target, dtype=torch.bool)  # (B, 1)
-    while not ended.all() and target.shape[1] <= longest:
+    while not ended.all():
         logits = model.decode(target, memory, source)[:, -1:]  # (B, 1, vocab)
         word = logits.argmax(-1).masked_fill(ended, PAD)  # (B, 1)
         target = torch.cat([target, word], 1)
-        ended = ended | (word == EOS)
+        ended = ended | (word == EOS) | (target.shape[1] > limit)
     return target[:, 1:].tolist()
 
 
 def translate(model, vocabulary, sentences):
     """Sentences in, their translations out, fifty at a time."""
     rows = [vocabulary.encode(sentence) for sentence in sentences]
+    device = next(model.parameters()).device
     written = []
     for i in range(0, len(rows), 50):
-        written += greedy(model, pad(rows[i : i + 50]))
+        written += greedy(model, pad(rows[i : i + 50]).to(device))
     return [vocabulary.decode(ids) for ids in written]
 
 
@@ -259,7 +262,7 @@ def main(path, steps=2400):
         texts = [line.rstrip("\n").split("\t") for line in file if line.strip()]
     vocabulary = Vocabulary(text for pair in texts for text in pair)
     pairs = [(vocabulary.encode(a), vocabulary.encode(b)) for a, b in texts]
-    model = Transformer(len(vocabulary.words))
+    model = Transformer(len(vocabulary.words)).to("cuda" if torch.cuda.is_available() else "cpu")
     for step, loss in train(model, pairs, int(steps)):
         if step % 100 == 1 or step == int(steps):
             print(f"step {step}: loss {loss:.2f}", file=sys.stderr)

@@ -407,3 +407,8 @@ def test_a_hash_below_the_share_is_for_the_test_and_below_twice_the_share_for_va
 
 def test_words_are_numbered_in_alphabetical_order():
     assert Words.build([("b a.", "c Ä")]).words[4:] == [".", "a", "b", "c", "Ä"]
+
+
+def test_a_vocabulary_of_single_sentences_is_refused():
+    with pytest.raises(TypeError, match="pairs must hold .source, target., not single strings"):
+        Words.build(["the cat sleeps", "a dog runs"])

@@ -331,6 +331,7 @@ def test_every_box_shows_what_its_module_computes(text):
             assert [label.endswith("(cached)") for label in view["labels"]] == [i < step - 1 for i in range(step)]
         else:
             rows = rows[step - 1 : step, : step if box == "decoder.self_attention" and part == "weights" else None]
+            assert (" → " in view["labels"][0]) == (part == "weights")  # what is read, and what is written from it
         torch.testing.assert_close(torch.tensor(view["rows"], dtype=torch.float32), rows.float(), rtol=1e-4, atol=1e-4, msg=lambda m, state=state: f"{state}: {m}")
         letters = view["shape"].strip("()").split(", ")
         assert len(letters) == len(view["sizes"]) and len(view["labels"]) == len(rows)

@@ -28,7 +28,6 @@ from annotated.figures import (
     _KINDS,
     Maps,
     _interval,
-    _look,
     _look_all,
     _mass,
     _percent,
@@ -44,6 +43,7 @@ from annotated.figures import (
     attentions,
     heatmap,
     links,
+    look,
     viewer,
     without_head,
 )
@@ -172,7 +172,7 @@ def test_a_sentence_has_the_same_maps_alone_and_among_others():
     wanted = ["w3 w2", "w1 w1 w1 w1 w1", "w9"]
     together = _look_all(translator(), lines, wanted, batch=2)
     for line, target, m in zip(lines, wanted, together, strict=True):
-        alone = _look(translator(), line, target)
+        alone = look(translator(), line, target)
         assert m.source == [*line.split(), "<eos>"] and m.written == [*target.split(), "<eos>"]
         assert m.target == ["<bos>", *target.split()] and alone.source == m.source
         for kind in _KINDS:
@@ -181,8 +181,13 @@ def test_a_sentence_has_the_same_maps_alone_and_among_others():
     assert m.queries("cross") == ["→ w9", "→ <eos>"] and m.keys("decoder") == ["<bos>", "w9"]
 
 
+def test_one_sentence_is_a_string():
+    with pytest.raises(TypeError, match="source must be a string, not list"):
+        look(translator(), ["w1 w2"])
+
+
 def test_without_a_translation_the_models_own_is_looked_at():
-    m = _look(translator(), "w1 w2", max_len=3)
+    m = look(translator(), "w1 w2", max_len=3)
     assert 1 <= len(m.written) <= 3 and m.target == ["<bos>", *m.written[:-1]]
 
 
@@ -350,12 +355,12 @@ def test_shape_comments():
     with checked(figures) as seen:
         attention_maps(model(), *batch())
         attention_maps(join_projections(model()), *batch())
-        _look(translator(), "w1 w2", "w3")
+        look(translator(), "w1 w2", "w3")
         _mass([maps()], "cross", [(0, 1, (0,))])
         _position_share([maps()], "cross", [(0, 1, (0,))])
         _interval(torch.rand(4), [0, 1, 1, 2])
         with without_head(translator().model, "encoder", 0, 1):
-            _look(translator(), "w1 w2", "w3")
+            look(translator(), "w1 w2", "w3")
     assert not unseen(seen, figures)
 
 

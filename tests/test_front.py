@@ -155,7 +155,8 @@ def test_what_is_said_of_the_title_is_so():
     opened = json.loads((ROOT / "results/16-recall-open/scores.json").read_text())["runs"]
     for n in lengths[2:5]:
         assert len(found := [run["accuracy"] for run in opened if run["n"] == n]) == 3 and min(found) > 0.9
-    assert "recurrence alone learns, or with one seed nearly learns, only at the two shortest distances. With gates that start nearly open it learns, or nearly learns, at the longer ones that were tried" in INDEX
+    assert lengths[-1] not in {run["n"] for run in opened}
+    assert "recurrence alone fails at all but the two shortest distances, unless its gates start nearly open, which was not tried at the longest" in INDEX
 
 
 def test_what_is_said_of_equal_computation_is_so():
@@ -172,17 +173,6 @@ def test_what_is_said_of_equal_computation_is_so():
     assert all(max(losses(mine, 4)) < min(losses(name, 4)) for mine in (ours, first) for name in ("recurrent", rival))
     assert all(len(losses(name, budget)) == 3 for budget in others for name in (ours, *others[4]))
     assert "at one budget a convolutional one predicts best, and at four times that budget Transformers do" in INDEX
-
-
-def test_what_is_said_of_a_second_core_is_so():
-    networks = json.loads((ROOT / "results/16-chain/scores.json").read_text())["networks"]
-    gains = {name: [one / two for one, two in zip(made["1"]["median"], made["2"]["median"], strict=True)] for name, made in networks.items()}
-    assert gains["Transformer"][-1] > 1.4 and gains["Transformer"] == sorted(gains["Transformer"]) and max(gains["recurrent"]) < 1.15
-    longest = {name: (max(made["2"]["most"][-1:]), min(made["1"]["least"][-1:])) for name, made in networks.items()}
-    assert longest["Transformer"][0] < longest["Transformer"][1], "the rounds of the two overlap"
-    weights = json.loads((ROOT / "results/16-chain/scores.json").read_text())["weights"]
-    assert weights["recurrent"] < weights["Transformer"] / 5
-    assert "A second core speeds up a Transformer's training pass over one pair of long sentences, but hardly that of a recurrent network" in INDEX
 
 
 def test_no_number_is_typed_on_the_front_page():

@@ -131,6 +131,25 @@ def twins(hour, seed=0):
     return ours, theirs
 
 
+def test_the_model_runs_where_its_weights_are(hour):
+    "The meta device refuses whatever was made on the CPU, as a GPU does."
+    model = hour.Transformer(23).to("meta")
+    source, target = (torch.ones(2, n, dtype=torch.long, device="meta") for n in (5, 3))
+    assert model(source, target).shape == (2, 3, 23)
+
+
+def test_each_sentence_has_a_limit_of_its_own(hour, monkeypatch):
+    monkeypatch.setattr(hour, "EOS", 22)
+    model = hour.Transformer(23)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()  # the likeliest word is always the first, which is padding
+    decode = model.decode
+    monkeypatch.setattr(model, "decode", lambda *given: decode(*given) + torch.eye(23)[7])
+    written = hour.greedy(model, torch.tensor([[5, 6, 2, 0, 0, 0], [5, 6, 7, 8, 9, 2]]))
+    assert [row.count(7) for row in written] == [53, 56]
+
+
 SOURCE = torch.tensor([[5, 6, 7, 8, 9, 10, 2], [11, 12, 2, 0, 0, 0, 0], [13, 2, 0, 0, 0, 0, 0]])
 TARGET = torch.tensor([[1, 14, 15, 16, 2], [1, 17, 18, 19, 20], [1, 21, 2, 0, 0]])
 
@@ -151,8 +170,10 @@ def test_the_same_weights_give_the_same_logits_padding_included(hour):
 @pytest.mark.parametrize("seed", [2, 9])  # with these, sentences end, and differ
 def test_the_same_words_are_written(hour, seed):
     ours, theirs = twins(hour, seed)
-    wanted = greedy(theirs, SOURCE, max_len=SOURCE.shape[1] + 50)
-    found = [ids[: ids.index(2) + 1] if 2 in ids else ids for ids in hour.greedy(ours, SOURCE)]
+    wanted = greedy(theirs, SOURCE)
+    limits = [(row != 0).sum().item() + 50 for row in SOURCE]
+    written = [ids[:limit] for ids, limit in zip(hour.greedy(ours, SOURCE), limits, strict=True)]
+    found = [ids[: ids.index(2) + 1] if 2 in ids else ids for ids in written]
     assert found == wanted and len({tuple(ids) for ids in found}) > 1
 
 

@@ -21,7 +21,7 @@ import warm
 from safetensors.torch import load_file
 
 from annotated import training
-from annotated.data import Batches, make_batch
+from annotated.data import Batches, make_batch, token_batches
 from annotated.optimization import learning_rate, optimizer
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.training import (
@@ -907,6 +907,33 @@ def test_batches_take_another_models_bos_and_padding():
     pairs = [([4, 5, 0], [4, 0]), ([4, 5, 6, 7, 0], [4, 5, 6, 0])]
     (batch,) = Batches(pairs, 100, 100, bos=9, pad=9)()
     assert update(model, adam, [batch])[1] == 6 and set(batch[1][:, 0].tolist()) == {9}
+
+
+@pytest.mark.parametrize("changes, given, message", [
+    ({"bos": 3, "unk": 1}, {}, "batches have bos=1 and the model has bos=3"),
+    ({"pad": 3, "unk": 0}, {}, "batches have pad=0 and the model has pad=3"),
+    ({}, {"pad": 7}, "batches have pad=7 and the model has pad=0"),
+])
+def test_batches_with_markers_of_another_model_are_refused(changes, given, message):
+    pairs = [([4, 5, 2], [4, 2]), ([4, 5, 6, 7, 2], [4, 5, 6, 2])]
+    with pytest.raises(ValueError, match=message):
+        train(tiny_model(**changes), Recipe(steps=1, warmup=1), Batches(pairs, 100, 100, **given))
+
+
+@pytest.mark.parametrize("given", [[], iter(()), token_batches([([4, 2], [5, 2])], 9, 9)], ids=["list", "iterator", "generator"])
+def test_batches_that_cannot_begin_anew_are_refused(given, tmp_path):
+    with pytest.raises(TypeError, match="batches must be called as `Batches` is, with .epoch, position., not"):
+        train(tiny_model(), Recipe(steps=1, warmup=1), given, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_is_done_says_that_nothing_is_trained(tmp_path):
+    recipe = Recipe(steps=2, warmup=1)
+    first, second = tiny_model(), tiny_model(P_drop=0.5)
+    log = train(first, recipe, some_batches, tmp_path)
+    with pytest.warns(UserWarning, match="has 2 updates already, and the model gets their weights: for another training"):
+        assert train(second, recipe, some_batches, tmp_path) == log
+    assert all(torch.equal(value, weights(second)[name]) for name, value in weights(first).items())
 
 
 def test_an_older_checkpoint_says_why_it_cannot_be_trained_on(tmp_path):

@@ -3,7 +3,7 @@
 import functools
 
 import annotated
-from annotated.figures import _look
+from annotated.figures import look
 from annotated.parsing import _parse_brackets, _spans
 from annotated.variations import BASE, _prediction_interval, shrink
 
@@ -17,7 +17,7 @@ SOLD = "Tom sold his car because it was too old."
 @functools.cache
 def looked(model: str, sentence: str):
     """The attention maps of a model in results/ on one sentence."""
-    return _look(annotated.load(ROOT / "results" / model), sentence)
+    return look(annotated.load(ROOT / "results" / model), sentence)
 
 
 def thick(weight: float, most: float) -> float:

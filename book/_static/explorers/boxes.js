@@ -63,6 +63,7 @@
     const { shape, values: flat } = values[name], n = encoder || (cross && memory) ? "S" : "T";
     const cut = (from, width) => Array.from(flat.slice(from, from + width));
     if (part === "weights") {
+      if (!encoder) labels = seen.map((r) => `${shown(queries[r])} \u2192 ${shown(tokens.written[r])}`); // read, and what it writes
       const S = shape[2], rows = seen.map((r) => cut((head * shape[1] + r) * S, keys.length));
       const sizes = [1, h, seen.length, keys.length];
       return { shape: `(B, h, ${n}, ${encoder || cross ? "S" : "T"})`, sizes, labels, columns: keys.map(shown), rows };
