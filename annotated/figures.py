@@ -446,6 +446,38 @@ def _position_share(maps, kind, relation):
     return torch.stack(rows)  # (n, N, h)
 
 
+@contextmanager
+def without_head(model: Transformer, kind: str, layer: int, head: int) -> Iterator[None]:
+    """Inside, one head of the model contributes nothing.
+
+    Args:
+        model: left as it was at the end; a `Translator` searches with a copy made before.
+        kind: "encoder", "decoder" or "cross".
+        layer: counted from 0.
+        head: counted from 0.
+
+    Raises:
+        ValueError: there is no such head.
+    """
+    modules = attentions(model, kind)
+    if not (_is_of(layer, len(modules)) and _is_of(head, modules[0].h)):
+        sizes = f"whole numbers, of {len(modules)} layers of {modules[0].h} heads from 0 on"
+        raise ValueError(f"layer and head must be {sizes}, not {layer!r} and {head!r}")
+    h = modules[layer].h
+
+    def hook(W_O, inputs):
+        heads = inputs[0].unflatten(-1, (h, -1)).clone()  # (B, T, h, d_v)
+        heads[:, :, head] = 0
+        return (heads.flatten(2),)  # (B, T, h * d_v)
+
+    handle = modules[layer].W_O.register_forward_pre_hook(hook)
+    try:
+        with torch.compiler.set_stance("force_eager"):  # compiled code does not see the hook
+            yield
+    finally:
+        handle.remove()
+
+
 def _interval(values, sentences, samples=1000, seed=0):
     """The 95 % interval of the mean of values, (n,), by the bootstrap of chapter 12.
 
@@ -522,38 +554,6 @@ def _relations(example):
     }
     by_word = {("encoder", name): pairs for name, pairs in _word_relations(example).items()}
     return dict(sorted((found | by_word).items(), key=lambda item: item[0][0] != "encoder"))
-
-
-@contextmanager
-def without_head(model: Transformer, kind: str, layer: int, head: int) -> Iterator[None]:
-    """Inside, one head of the model contributes nothing.
-
-    Args:
-        model: left as it was at the end; a `Translator` searches with a copy made before.
-        kind: "encoder", "decoder" or "cross".
-        layer: counted from 0.
-        head: counted from 0.
-
-    Raises:
-        ValueError: there is no such head.
-    """
-    modules = attentions(model, kind)
-    if not (_is_of(layer, len(modules)) and _is_of(head, modules[0].h)):
-        sizes = f"whole numbers, of {len(modules)} layers of {modules[0].h} heads from 0 on"
-        raise ValueError(f"layer and head must be {sizes}, not {layer!r} and {head!r}")
-    h = modules[layer].h
-
-    def hook(W_O, inputs):
-        heads = inputs[0].unflatten(-1, (h, -1)).clone()  # (B, T, h, d_v)
-        heads[:, :, head] = 0
-        return (heads.flatten(2),)  # (B, T, h * d_v)
-
-    handle = modules[layer].W_O.register_forward_pre_hook(hook)
-    try:
-        with torch.compiler.set_stance("force_eager"):  # compiled code does not see the hook
-            yield
-    finally:
-        handle.remove()
 
 
 def links(weights: Tensor) -> set[tuple[int, int]]:

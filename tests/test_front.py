@@ -193,6 +193,11 @@ def test_the_readme_says_what_the_gpu_reached():
     assert "base trained at more than six hundred thousand target tokens a second, in 16 bits, compiled, with sentences packed into rows, FlexAttention, and updates recorded as CUDA graphs" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+def test_the_readme_leads_to_the_published_book():
+    (owner, name) = re.search(r"  url: https://github\.com/([^/\s]+)/([^/\s]+)", (ROOT / "_config.yml").read_text(encoding="utf-8")).groups()
+    assert f"**[Read it](https://{owner}.github.io/{name}/)**" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
 def test_the_readme_has_the_same_doors():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     links = re.findall(r"\]\(([^)#]+)\)", text)
