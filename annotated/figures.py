@@ -225,10 +225,11 @@ def look(
         max_len: the most tokens that it may write.
 
     Raises:
-        TypeError: source is no string.
+        TypeError: source or target is no string.
     """
-    if not isinstance(source, str):
-        raise TypeError(f"source must be a string, not {type(source).__name__}")
+    for name, text in (("source", source), ("target", target)):
+        if not isinstance(text, str) and (name == "source" or text is not None):
+            raise TypeError(f"{name} must be a string, not {type(text).__name__}")
     targets = None if target is None else [target]
     return _look_all(translator, [source], targets, max_len=max_len)[0]
 
@@ -451,7 +452,8 @@ def without_head(model: Transformer, kind: str, layer: int, head: int) -> Iterat
     """Inside, one head of the model contributes nothing.
 
     Args:
-        model: left as it was at the end; a `Translator` searches with a copy made before.
+        model: left as it was at the end. A `Translator` searches with a copy made earlier, and
+            is not affected.
         kind: "encoder", "decoder" or "cross".
         layer: counted from 0.
         head: counted from 0.

@@ -126,7 +126,7 @@ def test_masks_and_single_pairs(alive, width):
     shows(mask)
     assert page.locator(".sum").first.text_content() == "0"
 
-    page.get_by_label("decoder to encoder").check()
+    page.get_by_label("cross-attention").check()
     assert page.get_by_label("causal mask", exact=True).is_disabled()
     shows(allowed(node("masks", "it.USES.cross.keys"), 7, True, False), (7, 8))
     assert page.locator(".readings").count() == 0

@@ -491,8 +491,8 @@ def test_heads_are_switched_by_keyboard(alive, width):
     less = without(text, [*decoder, ("encoder", 0, 1)])
     assert result(page)[2:] == [less[0], f"geometric mean of its tokens' probabilities {less[1]:.2f}"]
     for layer in range(1, SIZES.decoder_layers + 1):
-        page.get_by_role("button", name=f"decoder, itself, layer {layer}").press("Enter")
-        page.get_by_role("button", name=f"decoder to encoder, layer {layer}").press("Enter")
+        page.get_by_role("button", name=f"decoder, layer {layer}").press("Enter")
+        page.get_by_role("button", name=f"cross-attention, layer {layer}").press("Enter")
     answered(page)
     less = without(text, [("encoder", 0, 1), *(head for head in HEADS if head[0] == "cross")])
     assert result(page)[2] == less[0] and f"Without {1 + SIZES.decoder_layers * SIZES.h} of {len(HEADS)} heads" in page.locator(".result").inner_text()

@@ -184,6 +184,8 @@ def test_a_sentence_has_the_same_maps_alone_and_among_others():
 def test_one_sentence_is_a_string():
     with pytest.raises(TypeError, match="source must be a string, not list"):
         look(translator(), ["w1 w2"])
+    with pytest.raises(TypeError, match="target must be a string, not list"):
+        look(translator(), "w1 w2", ["w3"])
 
 
 def test_without_a_translation_the_models_own_is_looked_at():

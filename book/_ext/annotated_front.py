@@ -188,8 +188,8 @@ def numbers() -> list[tuple[str, str, str]]:
          f"on {tatoeba['sentences']:,} new English sentences of Tatoeba into German, after {seconds(TRANSLATOR) / 60:.0f} minutes of training on {cores(TRANSLATOR)}, a single run",
          "notebooks/13-command-line"),
         (f"{statistics.mean(bleu):.2f} BLEU",
-         f"on the {seeds[0]['sentences']:,} captions of Multi30k's test set, lower-cased and tokenised: mean of {len(bleu)} seeds{spread}, taught by two other trainings too,"
-         f" at most {spent:.1f} hours on one core in all; {plain:.1f} without them; {published:.2f} was published for a text-only Transformer, one training",
+         f"on the {seeds[0]['sentences']:,} captions of Multi30k's test set, lower-cased and tokenised: mean of {len(bleu)} seeds{spread}, each also taught by two other trainings,"
+         f" at most {spent:.1f} hours on one core in all; {plain:.1f} without such teachers; the published score of a text-only Transformer, a single training, is {published:.2f}",
          "notebooks/12-evaluation-questions"),  # which has this record
     ]
 

@@ -47,7 +47,7 @@ def desk() -> dict:
 def cues(c: Canvas) -> None:
     """A query of three numbers, for reading, drinking and hearing, stands above a table. Four things are its rows,
     a newspaper, a cup, a phone and a pen; each has a key of three numbers, a weight and a value. The newspaper has
-    nearly all the weight, the phone a little. The query is marked as the voluntary cue, the keys as the involuntary
+    most of the weight, the phone a little. The query is marked as the voluntary cue, the keys as the involuntary
     cues, the values as what the senses get."""
     given = desk()
     query, keys = given["cues"]["wants to read"], given["K"]

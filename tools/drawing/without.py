@@ -12,7 +12,7 @@ from annotated.figures import without_head
 from .canvas import ROOT, Canvas, drawing
 
 SENTENCE = "Can you tell me what you saw yesterday?"
-KINDS = {"encoder": ("encoder", 4), "decoder": ("decoder, itself", 2), "cross": ("decoder to encoder", 2)}
+KINDS = {"encoder": ("encoder", 4), "decoder": ("decoder", 2), "cross": ("cross-attention", 2)}
 OFF = [("decoder", layer, head) for layer in range(2) for head in range(4)]
 
 
@@ -29,7 +29,7 @@ def translated(sentence: str, off: list[tuple[str, int, int]]) -> str:
 @drawing("without-heads", 344, "A translation without some heads")
 def without_heads(c: Canvas) -> None:
     """A grid of small squares, a row for each layer of each kind of attention and four heads in a row. Those of the
-    encoder and those from decoder to encoder are filled; the eight of the decoder's self-attention are crossed out.
+    encoder and those of the cross-attention are filled; the eight of the decoder's self-attention are crossed out.
     Below stand the translations of Can you tell me what you saw yesterday? with all heads and without the eight."""
     c.text(8, 14, f"*{SENTENCE}*", anchor="start")
     for i in range(4):

@@ -71,7 +71,7 @@
     const legend = el("p", {}), below = el("div");
     const use = choice({
       label: "Attention", value: "decoder",
-      options: { encoder: "encoder", decoder: "decoder, itself", cross: "decoder to encoder" },
+      options: { encoder: "encoder", decoder: "decoder", cross: "cross-attention" },
       change() {
         causal.value = USES[use.value].causal;
         causal.querySelector("input").disabled = use.value === "cross"; // (T, T) does not fit (T, S)

@@ -5,7 +5,7 @@
 (() => {
   const { words, el, button, explorer, live } = globalThis.annotated;
   const { sentence, LONGEST } = live;
-  const KINDS = { encoder: "encoder", decoder: "decoder, itself", cross: "decoder to encoder" };
+  const KINDS = { encoder: "encoder", decoder: "decoder", cross: "cross-attention" };
   const DECODER = [0, 1].flatMap((layer) => [0, 1, 2, 3].map((head) => ["decoder", layer, head]));
   const START = { text: "Can you tell me what you saw yesterday?", without: DECODER }; // the heads that look back
 
