@@ -553,6 +553,7 @@ def test_an_error_of_the_evaluation_costs_no_update(wrong, whole, tmp_path):
     assert contents(tmp_path)[name] == whole[name]
 
 
+@pytest.mark.filterwarnings("ignore:.* updates already")
 def test_a_stop_during_the_repeated_last_evaluation_is_one(tmp_path):
     recipe = Recipe(steps=3, warmup=3, evaluate_every=3, save_every=3)
     with pytest.raises(ZeroDivisionError):
@@ -876,6 +877,7 @@ def test_a_closed_terminal_stops_a_training_unless_that_is_ignored():
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.filterwarnings("ignore:.* updates already")
 def test_another_distance_of_checkpoints_discards_none_that_was_planned(tmp_path):
     "A finished training that is asked for again must come to the same mean."
     recipe = Recipe(steps=10, warmup=3, save_every=2, keep=5)
