@@ -16,7 +16,7 @@ from annotated.multihead import MultiHeadAttention
 from annotated.recurrent import additive_scores
 from annotated.transformer import BASE, Config, Transformer
 
-__all__ = ["Variation", "TABLE_3", "shrink", "RELEASED_PRESETS"]
+__all__ = ["Variation", "TABLE_3", "shrink"]
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ _PRE_NORM = {
     for row in ("base", "C N=2", "C N=8")
 }
 
-RELEASED_PRESETS = {
+_RELEASED_PRESETS = {
     "paper": Variation(),
     "t2t_v1": Variation(
         {"positions": "halves", "bias": True, "eps_ls": 0.1 * BASE.vocab / (BASE.vocab - 1)},

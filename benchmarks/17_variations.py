@@ -43,7 +43,7 @@ from annotated.records import Record, about_corpus, read_run
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.training import Run, average, train
 from annotated.transformer import Transformer
-from annotated.variations import _PRE_NORM, _SCORES, RELEASED_PRESETS, TABLE_3, Variation, shrink
+from annotated.variations import _PRE_NORM, _RELEASED_PRESETS, _SCORES, TABLE_3, Variation, shrink
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ POSITIONS = {  # row E is learned, from random vectors; base has sines, fixed
     "positions random fixed": Positions({"positions": "learned"}, fixed=True),
 }
 RECURRENT = 640  # d_model of the recurrent baseline before the division, whose weights are then about as many as base's
-ROWS = TABLE_3 | _SCORES | _PRE_NORM | RELEASED_PRESETS | {"recurrent": None}
+ROWS = TABLE_3 | _SCORES | _PRE_NORM | _RELEASED_PRESETS | {"recurrent": None}
 ROWS.pop("paper")  # base under another name
 ROWS |= POSITIONS
 SEEDS = {"base": range(5)}  # of any other row: 0

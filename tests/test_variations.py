@@ -21,9 +21,9 @@ from annotated.training import Recipe
 from annotated.transformer import BASE, TINY, Config
 from annotated.variations import (
     _PRE_NORM,
+    _RELEASED_PRESETS,
     _SCORES,
     _T_975,
-    RELEASED_PRESETS,
     TABLE_3,
     Variation,
     _AdditiveHeads,
@@ -117,9 +117,9 @@ def test_the_rows_are_the_papers():
         assert differs <= allowed | ({"positions"} if row["row"] == "E" else set()), name
 
 
-@pytest.mark.parametrize("name", [*TABLE_3, *_SCORES, *_PRE_NORM, *RELEASED_PRESETS])
+@pytest.mark.parametrize("name", [*TABLE_3, *_SCORES, *_PRE_NORM, *_RELEASED_PRESETS])
 def test_every_variation_is_a_model_and_a_recipe(name):
-    variation = (TABLE_3 | _SCORES | _PRE_NORM | RELEASED_PRESETS)[name]
+    variation = (TABLE_3 | _SCORES | _PRE_NORM | _RELEASED_PRESETS)[name]
     assert set(variation.changes) <= {f.name for f in fields(Config)}
     Recipe(**variation.recipe)
     config = replace(shrink(variation.config), vocab=17)
@@ -199,7 +199,7 @@ def options(script, **more):
 
 def test_a_preset_changes_the_reduced_recipe_by_the_papers_factors(script):
     base = script.small_recipe(TABLE_3["base"], options(script))
-    v3 = script.small_recipe(RELEASED_PRESETS["t2t_v3"], options(script))
+    v3 = script.small_recipe(_RELEASED_PRESETS["t2t_v3"], options(script))
     assert (base.warmup, base.rate, base.beta2, base.source_tokens) == (200, 0.5, 0.98, 1500)
     assert (v3.warmup, v3.rate, v3.beta2) == (400, 1.0, 0.997)
     assert v3.source_tokens == v3.target_tokens == 1500 * 8 * 4096 // 25000
