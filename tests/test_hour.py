@@ -139,13 +139,9 @@ def test_the_model_runs_where_its_weights_are(hour):
 
 
 def test_each_sentence_has_a_limit_of_its_own(hour, monkeypatch):
-    monkeypatch.setattr(hour, "EOS", 22)
+    "Its own length and fifty more, whatever stands beside it."
     model = hour.Transformer(23)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.zero_()  # the likeliest word is always the first, which is padding
-    decode = model.decode
-    monkeypatch.setattr(model, "decode", lambda *given: decode(*given) + torch.eye(23)[7])
+    monkeypatch.setattr(model, "decode", lambda target, *_: torch.eye(23)[7].expand(*target.shape, 23))  # never the end
     written = hour.greedy(model, torch.tensor([[5, 6, 2, 0, 0, 0], [5, 6, 7, 8, 9, 2]]))
     assert [row.count(7) for row in written] == [53, 56]
 
