@@ -95,6 +95,29 @@ def test_lines_of_code_know_their_indentation():
     assert page.lined(printed.format("a sentence")).count('class="ln"') == 1
 
 
+def exported(code: str, kind: str = "tag_export") -> str:
+    "A cell as the page has it before its lines are marked."
+    inner = re.sub(r'^( *""".*|(?<=\n)[^"\n].*""")$', r'<span class="sd">\1</span>', code, flags=re.M)
+    return f'<div class="cell {kind} docutils container"><div class="highlight-python notranslate"><div class="highlight"><pre><span></span>{inner}</pre></div></div></div>'
+
+
+def test_a_long_docstring_of_the_package_is_its_first_line_until_asked():
+    "The text stays as it is, for those who copy or search; a short one, and one in a cell that is folded whole, are left alone."
+    long = '    """What it is.\n\n    a: one\n    b: two\n    c: three\n    """\n'
+    short = '    """What it is.\n\n    One more.\n    """\n'
+    line = '    """What it is."""\n'
+    code = f"class A:\n{long}\n    def f(self):\n    {line}        return 0\n\n    def g(self):\n    {short}        return 1\n\n    def h(self):\n    {long}        return 2\n"
+    lines = page.lined(exported(code))
+    done = page.folded(lines)
+    assert re.sub("<[^>]*>", "", done) == re.sub("<[^>]*>", "", lines) and page.folded(done) == done
+    assert re.findall(r'What it is\.(?:</span>)*<input type="checkbox" class="more" data-lines="(\d)"', done) == ["5", "5"]
+    kept = [re.sub("<[^>]*>", "", part) for part in re.findall(r'<span class="doc">(.*?\n</span>)</span>', done, re.S)]
+    assert [part.count('"""') for part in kept] == [1, 1] and all("b: two" in part and "What" not in part for part in kept)
+    assert done.count("<span") == done.count("</span>") and page.tall(done) < page.tall(lines)
+    for other in (exported(f"def f():\n{short}    return 1\n"), exported(code, "tag_export tag_hide-input"), exported(code, "tag_check")):
+        assert page.folded(page.lined(other)) == page.lined(other)
+
+
 def test_a_table_of_sentences_knows_the_heads_of_its_cells():
     "So it can be set as blocks on a phone; a table of numbers or of two columns is left alone."
     def table(heads, *rows):

@@ -473,6 +473,28 @@ def test_a_figure_enlarges_and_escape_closes_it(browser, site):
     page.close()
 
 
+def test_a_docstring_unfolds_by_the_keyboard_and_is_copied_and_printed_whole(browser, site):
+    context = browser.new_context(viewport=WIDE, permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto(f"{site}/notebooks/02-attention.html", wait_until="load")
+    cell = page.locator("#export-attention_weights")
+    height = "cell => cell.querySelector('.doc').getBoundingClientRect().height"
+    assert cell.evaluate(height) == 0
+    cell.hover()
+    cell.locator(".copybtn").click()
+    page.wait_for_function("navigator.clipboard.readText().then(text => text.length > 0)")
+    copied = {}
+    exec("import math\nfrom torch import Tensor\n" + page.evaluate("navigator.clipboard.readText()"), copied)
+    assert "Raises:" in copied["attention_weights"].__doc__
+    page.emulate_media(media="print")
+    assert cell.evaluate(height) > 100 and not cell.locator(".more").is_visible()
+    page.emulate_media(media="screen")
+    cell.locator(".more").focus()
+    page.keyboard.press("Space")
+    assert cell.evaluate(height) > 100
+    context.close()
+
+
 def test_of_all_questions_stay_those_that_hold_the_words(browser, site):
     "In any order, in the question or its answer, a formula without its signs; a section without any is gone."
     page = browser.new_page()

@@ -168,6 +168,39 @@ def lined(page: str) -> str:
     return CODE.sub(block, page)
 
 
+EXPORTED = re.compile(r'<div class="cell tag_export(?![^"]*\bhide|[^"]*hide-input)[^>]*>.*?</pre>', re.S)
+ONE_LINE = re.compile(r'<span class="ln".*?\n</span>', re.S)
+
+
+def folded(page: str, least: int = 5) -> str:
+    """A page where a function of the package that is shown shows of its docstring the first line, and the rest when asked.
+
+    The rest is in the page for all who copy, search, print or listen; book.css only gives it no height. A docstring of
+    few lines stays as it is.
+    """
+    def text(line: str) -> str:
+        return html.unescape(re.sub("<[^>]*>", "", line)).strip()
+
+    def cell(found: re.Match) -> str:
+        out, last, first, docs = [], 0, None, []
+        for line in ONE_LINE.finditer(found[0]):
+            said = text(line[0])
+            if first is None and said.startswith('"""') and not (len(said) > 5 and said.endswith('"""')):
+                first, docs = line, []
+            elif first is not None:
+                docs.append(line)
+                if said.endswith('"""'):
+                    if len(docs) >= least:
+                        more = (f'<input type="checkbox" class="more" data-lines="{len(docs)}"'
+                                f' aria-label="The rest of the docstring, {len(docs)} lines">')
+                        rest = found[0][docs[0].start() : docs[-1].end()].replace('<span class="ln"', '<span class="ln told"')
+                        out += [found[0][last : first.end()].removesuffix("\n</span>"), more, "\n</span>", f'<span class="doc">{rest}</span>']
+                        last = docs[-1].end()
+                    first = None
+        return "".join((*out, found[0][last:]))
+    return page if 'class="more"' in page else EXPORTED.sub(cell, page)
+
+
 # Words of code that book.css gives no colour of their own: half of the elements of a page.
 PLAIN = re.compile(r'<span class="(?:n|p|o|w|nn|ne|nv|vm)">([^<]*)</span>')
 
@@ -346,7 +379,7 @@ def finish(app, error) -> None:
     new = {}
     for path, text in texts.items():
         text = stacked(lighter(roomy(hardened(drawn(text, known))), search=path.name == "search.html"))
-        text = measured(plainer(lined(text)))
+        text = measured(plainer(folded(lined(text))))
         new[path] = faces(themed(spaced(text, path.parent), path.parent), up(app, path))
     new = bundle(typeset(app, onward(new)), out / "_static", Path(app.doctreedir) / "bundle.json")
     for path in paths:
