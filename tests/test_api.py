@@ -18,6 +18,20 @@ def test_each_module_stands_in_one_group():
     assert sorted(listed) == sorted(wanted), f"book/api.md: {set(wanted) ^ set(listed) or 'a module stands there twice'}"
 
 
+@pytest.mark.parametrize("name", ["README.md", "book/api.md", "book/index.md"])
+def test_the_examples_run_one_after_the_other(name, tmp_path, monkeypatch):
+    """As they are copied, in a folder that has the records as a clone has."""
+    code = re.findall(r"^```python\n(.*?)^```", (ROOT / name).read_text(encoding="utf-8"), re.M | re.S)
+    assert code
+    (tmp_path / "results").symlink_to(ROOT / "results", target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(compile("\n".join(code), name, "exec"), names)
+    if name == "book/api.md":
+        assert names["maps"].weights["cross"].ndim == 4
+        assert (tmp_path / "model" / "config.json").exists()
+
+
 @pytest.mark.parametrize("name", ["annotated", *module_order()])
 def test_a_page_lists_the_public_names_of_its_module(name):
     module = MODULES[name]

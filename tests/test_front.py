@@ -70,7 +70,7 @@ def test_a_line_is_looked_for_within_its_name(book):
 def test_questions_count_by_themselves():
     """Figure 2.1 is the chapter's, figure Q2.1 one of its questions."""
     names = ["notebooks/02-attention", "notebooks/02-attention-questions", "notebooks/E-bugs", "book/questions"]
-    assert [annotated_book.letter(name) for name in names] == ["2", "Q2", "E", ""]
+    assert [annotated_book.letter(name) for name in (*names, "book/api", "book/api/attention")] == ["2", "Q2", "E", "", "C", ""]
     assert [annotated_book.asks(name) for name in names] == [False, True, False, False]
 
 

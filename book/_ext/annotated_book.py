@@ -86,7 +86,9 @@ def asks(docname: str) -> bool:
 
 
 def letter(docname: str) -> str:
-    "The number of a chapter, Q and that number for its questions, or the letter of an appendix."
+    "The number of a chapter, Q and that number for its questions, or the letter of an appendix; the package is C."
+    if docname == API:
+        return "C"
     match = re.match(r"([A-Z])-", docname.rsplit("/", 1)[-1])
     n = number(docname)
     return match[1] if match else "" if n is None else f"Q{n}" if asks(docname) else str(n)
