@@ -182,7 +182,7 @@ def pad(rows):
 
 def batches(pairs, size=24):
     """Batches without end: source (B, S) and target (B, T + 1), beginning with BOS."""
-    while True:
+    while pairs:
         pairs = sorted(pairs, key=lambda pair: len(pair[0] + pair[1]) + random.random())
         cuts = [pairs[i : i + size] for i in range(0, len(pairs), size)]
         for cut in random.sample(cuts, len(cuts)):
@@ -258,8 +258,10 @@ def translate(model, vocabulary, sentences):
 
 def main(path, steps=2400):
     """Train on a file of pairs; then translate standard input line by line."""
-    with open(path, encoding="utf-8") as file:
-        texts = [line.rstrip("\n").split("\t") for line in file if line.strip()]
+    with open(path, encoding="utf-8-sig") as file:
+        texts = [line.rstrip("\n").split("\t")[:2] for line in file if "\t" in line]
+    if not texts:
+        sys.exit(f"{path} has no line of a source, a tab and a target")
     vocabulary = Vocabulary(text for pair in texts for text in pair)
     pairs = [(vocabulary.encode(a), vocabulary.encode(b)) for a, b in texts]
     model = Transformer(len(vocabulary.words)).to("cuda" if torch.cuda.is_available() else "cpu")
@@ -267,7 +269,7 @@ def main(path, steps=2400):
         if step % 100 == 1 or step == int(steps):
             print(f"step {step}: loss {loss:.2f}", file=sys.stderr)
     for line in sys.stdin:
-        print(*translate(model, vocabulary, [line]), flush=True)
+        print(*translate(model, vocabulary, [line]) if line.strip() else "", flush=True)
 
 
 if __name__ == "__main__":

@@ -235,3 +235,25 @@ def test_the_file_trains_and_translates_with_torch_alone(tmp_path, text):
     steps = re.fullmatch(r"step 1: loss (\d+\.\d\d)\nstep 80: loss (\d+\.\d\d)\n", said.replace("\r", ""))
     assert steps and float(steps[2]) < 0.8 * float(steps[1]), said
     assert len(out) == len(lines) + 1 and out[-1] == ""  # a line for a line; so early it may well be empty
+
+
+def test_the_file_reads_what_its_readers_have(hour, tmp_path, monkeypatch, capsys):
+    """A mark at the beginning, a third column, a line without a tab, an empty line to translate; a file of nothing is refused."""
+    seen = []
+
+    def no_training(model, pairs, steps):
+        seen.extend(pairs)
+        yield from ()
+
+    monkeypatch.setattr(hour, "train", no_training)
+    monkeypatch.setattr(hour, "translate", lambda model, vocabulary, lines: [f"<{lines[0].strip()}>"])
+    monkeypatch.setattr(sys, "stdin", ["one\n", "\n", "two"])
+    path = tmp_path / "pairs.tsv"
+    path.write_text("\ufeffa b\tc\tby somebody\nno tab\na\td\n", encoding="utf-8")
+    hour.main(path, 0)
+    assert capsys.readouterr().out == "<one>\n\n<two>\n"
+    assert [len(source) for source, _ in seen] == [3, 2] and seen[0][0][0] == seen[1][0][0]
+    path.write_text("\n\n")
+    with pytest.raises(SystemExit, match="pairs.tsv has no line of a source, a tab and a target"):
+        hour.main(path)
+    assert next(hour.batches([]), None) is None
