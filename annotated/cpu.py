@@ -340,6 +340,19 @@ class _LossInPlace(torch.autograd.Function):
         return by_x * above, by_W * above, None, None, None
 
 
+def _check_plain(model):
+    """Refuse layers that would be replaced by plain ones, such as adapters: ValueError."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear | MultiHeadAttention):
+            kind = type(module)
+            ours = kind is nn.Linear or kind.__module__.startswith("annotated.")
+            hooks = module._forward_hooks or module._forward_pre_hooks
+            if hooks or not ours:
+                what = "has hooks" if ours else f"is a {kind.__name__}"
+                raise ValueError(f"{name} {what}, which training on a CPU would leave out: "
+                                 "train with start=Run")
+
+
 class CPUObjective(Objective):
     """A Transformer and its loss, made for a CPU: no padding is computed (section 5.4).
 
@@ -348,10 +361,11 @@ class CPUObjective(Objective):
         linear: computes linear maps.
 
     Raises:
-        ValueError: the model has an output_bias.
+        ValueError: the model has an output_bias, or layers of other kinds, or with hooks.
     """
 
     def __init__(self, model: Transformer, linear: LinearMaps | None = None):
+        _check_plain(model)
         super().__init__(fuse(model))
         self.linear = linear or LinearMaps()
         for module in list(model.modules()):

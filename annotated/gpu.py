@@ -258,8 +258,8 @@ def _joint(linear, x, layers):
 
 
 def _can_join(layers):
-    """Whether all are linear layers: a search exchanges them for others without such weights."""
-    return all(isinstance(layer, nn.Linear) for layer in layers)
+    """Whether all are linear layers and nothing more; a search has others, without weights."""
+    return all(type(layer) is nn.Linear or getattr(layer, "_is_linear", False) for layer in layers)
 
 
 def _apart(x, layers):

@@ -32,7 +32,7 @@ def _check_inputs(x, memory, d_model):
     """Refuse inputs that are not (B, T, d_model) and (B, S, d_model): ValueError."""
     for name, given in (("x", x), ("memory", memory)):
         shape = tuple(given.shape)
-        if len(shape) != 3 or shape[0] != len(x) or shape[2] != d_model:
+        if len(shape) != 3 or shape[0] != x.shape[0] or shape[2] != d_model:
             wanted = f"({len(x)} sentences, positions, {d_model})"
             raise ValueError(f"{name} must be {wanted}, not of shape {shape}")
 

@@ -4,6 +4,7 @@ Generated from book/01-why-attention.md by tools/tangle.py: edit the chapter, no
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle, islice
 
@@ -112,10 +113,11 @@ def _check_ids(name, ids, n=None, axes=2):
         wanted += " and not empty" if ids.dim() == axes else ""
         fault = f"{name} must be {wanted}, not of shape {tuple(ids.shape)}"
     elif n and ids.device.type == "cpu" and ids.numel() and not torch.compiler.is_compiling():
-        least = ids.min().item()
-        most = ids.max().item()
-        if least < 0 or most >= n:
-            fault = f"{name} must lie in 0..{n - 1}, not {least}..{most}"
+        with suppress(RuntimeError):  # of torch.func.vmap, inside which no number can be read
+            least = ids.min().item()
+            most = ids.max().item()
+            if least < 0 or most >= n:
+                fault = f"{name} must lie in 0..{n - 1}, not {least}..{most}"
     if fault:
         raise ValueError(fault)
 
@@ -168,7 +170,7 @@ def _check_encoded(memory, source, target, model):
     fault = ""
     if memory.shape != wanted:
         fault = f"memory must be that of source, {wanted}, not of shape {tuple(memory.shape)}"
-    elif len(target) != len(source):
+    elif target.shape[0] != source.shape[0]:  # len() would fix the size for torch.export
         rows = f"{len(target)} and {len(source)}"
         fault = f"target and source must have as many rows each, not {rows}"
     if fault:

@@ -15,7 +15,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,28 @@ def update(
     return total, tokens
 
 
+def _check_recipe(recipe):
+    """ValueError if a field makes no training."""
+    counts = ("steps", "warmup", "source_tokens", "target_tokens", "accumulate")
+    for name in (*counts, "evaluate_every", "save_every", "keep"):
+        value = getattr(recipe, name)
+        if type(value) is not int or value < 1:
+            raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}")
+    if not isinstance(recipe.seed, int) or not 0 <= recipe.seed < 2**43:
+        most = "a whole number from 0 to 2**43 - 1"
+        raise ValueError(f"seed must be {most}, got {recipe.seed!r}")
+    for name in ("rate", "eps"):
+        value = getattr(recipe, name)
+        if not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise ValueError(f"{name} must be more than 0 and finite, got {value!r}")
+    for name in ("beta1", "beta2"):
+        value = getattr(recipe, name)
+        if not isinstance(value, int | float) or not 0 <= value < 1:
+            raise ValueError(f"{name} must lie in [0, 1), got {value!r}")
+    if recipe.optimizer not in ("adam", "muon"):
+        raise ValueError(f'optimizer must be "adam" or "muon", got {recipe.optimizer!r}')
+
+
 @dataclass(frozen=True)
 class Recipe:
     """What training varies (sections 5.1 to 5.4); the defaults are the paper's.
@@ -108,24 +130,7 @@ class Recipe:
     optimizer: str = "adam"  # or "muon", of appendix O
 
     def __post_init__(self) -> None:
-        counts = ("steps", "warmup", "source_tokens", "target_tokens", "accumulate")
-        for name in (*counts, "evaluate_every", "save_every", "keep"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}")
-        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**43:
-            most = "a whole number from 0 to 2**43 - 1"
-            raise ValueError(f"seed must be {most}, got {self.seed!r}")
-        for name in ("rate", "eps"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise ValueError(f"{name} must be more than 0 and finite, got {value!r}")
-        for name in ("beta1", "beta2"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 <= value < 1:
-                raise ValueError(f"{name} must lie in [0, 1), got {value!r}")
-        if self.optimizer not in ("adam", "muon"):
-            raise ValueError(f'optimizer must be "adam" or "muon", got {self.optimizer!r}')
+        _check_recipe(self)
 
 
 def _read_later(value):
@@ -269,7 +274,7 @@ def save_checkpoint(
             fresh.mkdir()
             save_model(model, str(fresh / "model.safetensors"))
             save_file(moments, fresh / "adam.safetensors")
-            progress = {**progress, "every": every}
+            progress = {**progress, "every": every, "optimizer": type(adam).__name__}
             noted = {**progress, "sha256": _hashes(fresh, progress)}
             (fresh / "progress.json").write_text(json.dumps(noted))
         _prune(folder, keep, every)
@@ -326,12 +331,15 @@ def load_checkpoint(
         progress = _read_progress(checkpoint, "model.safetensors", "adam.safetensors")
         _check_weights(model, checkpoint / "model.safetensors")
         moments = load_file(checkpoint / "adam.safetensors")
+        kind = type(adam).__name__
+        if (before := progress.get("optimizer", kind)) != kind:
+            raise ValueError(f"its optimizer was {before}, not {kind}")
         state = adam.state_dict()
         owners = dict(enumerate(p for group in adam.param_groups for p in group["params"]))
         for key, value in moments.items():
             number, name = key.split(".")
             owner = owners.get(int(number))
-            if owner is None or value.dim() and value.shape != owner.shape:
+            if owner is None or "optimizer" not in progress and value.shape not in ((), owner.shape):
                 raise ValueError(f"{key} is of another weight: was it another optimizer?")
             state["state"].setdefault(int(number), {})[name] = value
         load_model(model, str(checkpoint / "model.safetensors"))
@@ -669,8 +677,27 @@ def _fork_chance(model):
     return fork_rng([device] if device.type == "cuda" else [])
 
 
+def _save_after(error, report, recipe, signals):
+    """Save the updates so far after an error that is none of theirs; the caller raises it."""
+    try:
+        report.save(recipe, signals)
+    except (OSError, FloatingPointError) as other:  # the first error says more
+        error.add_note(f"and the updates so far could not be saved: {other}")
+
+
+def _coming(batches, report, recipe, signals):
+    """The batches of `_stream`; where one cannot be made, the updates before it are saved."""
+    run, begun = report.run, report.run.step
+    try:
+        yield from _stream(batches, run.epoch, run.position)
+    except Exception as error:
+        if run.step > begun:
+            _save_after(error, report, recipe, signals)
+        raise
+
+
 def _measure(evaluate, report, recipe, signals):
-    """Evaluate, for the log; after an error the updates so far are saved: it is none of theirs."""
+    """Evaluate, for the log; after an error the updates so far are saved."""
     report.settle(signals=signals)
     run, seconds = report.run, report.seconds()
     try:
@@ -679,10 +706,7 @@ def _measure(evaluate, report, recipe, signals):
             raise ValueError("evaluate must return texts as keys, others than step and seconds")
         json.dumps(found, default=float)
     except Exception as error:
-        try:
-            report.save(recipe, signals)
-        except (OSError, FloatingPointError) as other:  # the first error says more
-            error.add_note(f"and the updates so far could not be saved: {other}")
+        _save_after(error, report, recipe, signals)
         raise
     report.log.add(step=run.step, seconds=seconds, **found)
 
@@ -713,11 +737,23 @@ def _check_feed(batches, config):
             raise ValueError(f"batches have {name}={given} and the model has {name}={own}")
 
 
-def _warn_if_finished(run, recipe):
-    """Say that no update is left to make, because other data or another recipe may be meant."""
+def _warn_of_folder(run, recipe, config):
+    """Say where a folder's training is finished, or was another; checkpoints note it."""
+    free = {"evaluate_every", "save_every", "keep"}
+    if recipe.optimizer == "adam":  # its rates do not depend on the last update
+        free.add("steps")
+    fields = asdict(recipe) | (asdict(config) if is_dataclass(config) else {})
+    told = {name: value for name, value in fields.items() if name not in free}
+    noted = run.notes.get("recipe", told)
+    others = [f"{name} {noted.get(name)!r}, not {x!r}" for name, x in told.items()
+              if noted.get(name) != x]
+    run.notes["recipe"] = told
     if run.step >= recipe.steps:
         kept = f"{run.folder} has {run.step} updates already, and the model gets their weights"
         warnings.warn(f"{kept}: for another training name another folder", stacklevel=3)
+    elif others:
+        before = f"the first {run.step} updates in {run.folder} had {', '.join(others)}"
+        warnings.warn(f"{before}: for another training name another folder", stacklevel=3)
 
 
 def _way_on(step, folder):
@@ -764,10 +800,10 @@ def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterab
     with _alone(folder) as folder, _fork_chance(model):
         adam = optimizer(model, recipe.beta1, recipe.beta2, recipe.eps)
         run = start(model, adam, folder).resume(recipe.keep, recipe.save_every)
-        _warn_if_finished(run, recipe)
+        _warn_of_folder(run, recipe, model.config)
         report = _Report(_Log(folder, run.step), run, recipe.steps)
-        coming = _stream(batches, run.epoch, run.position)
         with report.bar, _stop_signals() as signals:
+            coming = _coming(batches, report, recipe, signals)
             if evaluate and _is_missed(report.log, run, recipe):
                 _measure_again(evaluate, report, recipe, signals)
             while run.step < recipe.steps:

@@ -275,6 +275,29 @@ def test_a_batch_of_nothing_has_no_loss():
     assert all(p.grad is None or p.grad.isfinite().all() for p in objective.parameters())
 
 
+class Adapted(torch.nn.Linear):
+    pass
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda layer: setattr(layer.self_attention, "W_Q", Adapted(32, 32, False)), "encoder.layers.0.self_attention.W_Q is a Adapted, which"),
+    (lambda layer: layer.feed_forward.register_forward_hook(print), None),
+    (lambda layer: layer.self_attention.register_forward_hook(print), "encoder.layers.0.self_attention has hooks, which .* train with start=Run"),
+    (lambda layer: torch.nn.utils.parametrizations.weight_norm(layer.self_attention.W_K), "W_K is a Parametrized"),
+])
+def test_layers_that_would_be_thrown_away_are_refused(change, message):
+    """And the model is as it was; what stays in its place may have hooks."""
+    model = Transformer(replace(TINY, d_model=32, d_ff=48, h=2, vocab=11))
+    change(model.encoder.layers[0])
+    before = [type(module) for module in model.modules()]
+    if message is None:
+        CPUObjective(model)
+        return
+    with pytest.raises(ValueError, match=message):
+        CPUObjective(model)
+    assert [type(module) for module in model.modules()] == before
+
+
 def test_a_model_with_an_output_bias_is_refused():
     with pytest.raises(ValueError, match="output_bias"):
         CPUObjective(Transformer(replace(SMALL, output_bias=True)))

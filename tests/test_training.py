@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
@@ -30,6 +31,7 @@ from annotated.training import (
     _Log,
     _prune,
     _stream,
+    _warn_of_folder,
     average,
     list_checkpoints,
     load_checkpoint,
@@ -936,6 +938,61 @@ def test_a_folder_that_is_done_says_that_nothing_is_trained(tmp_path):
     with pytest.warns(UserWarning, match="has 2 updates already, and the model gets their weights: for another training"):
         assert train(second, recipe, some_batches, tmp_path) == log
     assert all(torch.equal(value, weights(second)[name]) for name, value in weights(first).items())
+
+
+def test_a_folder_of_another_recipe_says_what_differs(tmp_path):
+    """Where updates are at stake; how long, how often and how much is kept may change, but with Muon how long matters."""
+    recipe = Recipe(steps=2, warmup=1, rate=0.5)
+    train(tiny_model(), recipe, some_batches, tmp_path)
+    with pytest.warns(UserWarning, match=r"the first 2 updates in .* had warmup 1, not 3, rate 0.5, not 1.0: for another training"):
+        train(tiny_model(), replace(recipe, steps=4, warmup=3, rate=1.0), some_batches, tmp_path)
+    with warnings.catch_warnings(action="error"):
+        later = Recipe(steps=6, warmup=3, keep=1, save_every=1, evaluate_every=1)
+        train(tiny_model(), later, some_batches, tmp_path)
+    with pytest.warns(UserWarning, match="had steps 2, not 4"):
+        run = Run(tiny_model(), None, tmp_path, 2, notes={"recipe": asdict(replace(recipe, optimizer="muon"))})
+        _warn_of_folder(run, replace(recipe, steps=4, optimizer="muon"), None)
+    with pytest.warns(UserWarning, match="had activation 'relu', not 'gelu': for another training"):
+        train(tiny_model(activation="gelu"), replace(later, steps=7), some_batches, tmp_path)
+
+
+def test_a_training_by_an_optimizer_of_ones_own_goes_on(tmp_path):
+    """Also by one whose averages have other shapes than the weights; another one than before is refused."""
+    def by(kind):
+        return lambda model, adam, folder: Run(model, kind(model.parameters()), folder)
+
+    whole, resumed, kind = tiny_model(), tiny_model(), torch.optim.Adafactor
+    train(whole, Recipe(steps=4, warmup=1), some_batches, start=by(kind))
+    train(tiny_model(), Recipe(steps=2, warmup=1), some_batches, tmp_path, start=by(kind))
+    train(resumed, Recipe(steps=4, warmup=1), some_batches, tmp_path, start=by(kind))
+    assert all(torch.equal(value, weights(resumed)[name]) for name, value in weights(whole).items())
+    with pytest.raises(ValueError, match="its optimizer was Adafactor, not Adam"):
+        train(tiny_model(), Recipe(steps=6, warmup=1), some_batches, tmp_path)
+
+
+def test_what_was_trained_is_saved_if_a_batch_cannot_be_made(tmp_path):
+    """The run goes on from there as one that met no error; an error of the first batch leaves nothing to save."""
+    def failing(epoch, position):
+        for place, batch in enumerate(some_batches(epoch, position), position):
+            if (epoch, place) == failing.at:
+                raise OSError("the drive is away")
+            yield batch
+
+    recipe, failing.at = Recipe(steps=9, warmup=2), (1, 0)
+    with pytest.raises(OSError, match="the drive is away"):
+        train(tiny_model(), recipe, failing, tmp_path)
+    (kept,) = list_checkpoints(tmp_path)
+    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == int(kept.name) > 0
+    with pytest.raises(OSError, match="the drive is away"):
+        train(tiny_model(), recipe, failing, tmp_path)
+    assert list_checkpoints(tmp_path) == [kept]
+    whole, resumed = tiny_model(), tiny_model()
+    assert train(whole, recipe, some_batches) == train(resumed, recipe, some_batches, tmp_path)
+    assert all(torch.equal(value, weights(resumed)[name]) for name, value in weights(whole).items())
+    failing.at = (0, 0)
+    with pytest.raises(OSError):
+        train(tiny_model(), recipe, failing, tmp_path / "new")
+    assert not list_checkpoints(tmp_path / "new")
 
 
 def test_an_older_checkpoint_says_why_it_cannot_be_trained_on(tmp_path):

@@ -396,6 +396,31 @@ def test_first_weights():
 # ---- bad input
 
 
+def test_gradients_of_each_sentence_by_vmap():
+    model = Transformer(replace(TINY, vocab=11)).eval()
+    source, target = torch.randint(4, 11, (5, 3)), torch.randint(4, 11, (5, 4))
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+
+    def loss(parameters, source, target):
+        logits = torch.func.functional_call(model, parameters, (source[None], target[None, :-1]), tie_weights=False)
+        return nn.functional.cross_entropy(logits[0], target[1:])
+
+    each = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(parameters, source, target)
+    for b in range(5):
+        alone = torch.func.grad(loss)(parameters, source[b], target[b])
+        for name, value in alone.items():
+            torch.testing.assert_close(each[name][b], value)
+
+
+def test_an_exported_model_takes_batches_of_any_size():
+    sizes = {name: torch.export.Dim(name, min=2, max=32) for name in "BST"}
+    model, source, target = Transformer(replace(TINY, vocab=11)).eval(), torch.randint(4, 11, (2, 4)), torch.randint(4, 11, (2, 3))
+    shapes = {"source": {0: sizes["B"], 1: sizes["S"]}, "target": {0: sizes["B"], 1: sizes["T"]}}
+    exported = torch.export.export(model, (source, target), dynamic_shapes=shapes).module()
+    source, target = torch.randint(4, 11, (7, 5)), torch.randint(4, 11, (7, 11))
+    torch.testing.assert_close(exported(source, target), model(source, target))
+
+
 def test_a_model_compiles_as_one_graph():
     torch._dynamo.reset()
     model = Transformer(replace(TINY, vocab=11)).eval()
