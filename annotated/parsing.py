@@ -511,6 +511,22 @@ def _encode_tree(tree, words, tokens):
     return _encode_words(_words_of(tree), words), [*wanted, 2]
 
 
+def _may_follow(depth, left, rise, word, most):
+    """Which tokens but eos may come next, (R, vocab).
+
+    Args:
+        depth, left: open brackets and words to come, (R,) each.
+        rise: how many more brackets a token opens than it closes, (vocab,).
+        word: whether a token stands for a word, (vocab,).
+        most: brackets that one token closes at most.
+    """
+    after = depth[:, None] + rise  # (R, vocab)
+    left = left[:, None]  # (R, 1)
+    inside = (after >= 1) & (after <= most)  # one token can close what is open
+    goes_on = torch.where(left > 1, inside, after == 0)  # (R, vocab)
+    return word & goes_on & (left > 0)  # (R, vocab)
+
+
 @dataclass
 class _Budget:
     """What `WellFormed` remembers of R hypotheses.
@@ -586,12 +602,8 @@ class WellFormed(nn.Module):
 
     def allowed(self, depth: Tensor, left: Tensor) -> Tensor:
         """Which tokens may come next, (R, vocab), by the open brackets and words left, (R,)."""
-        after = depth[:, None] + self.rise  # (R, vocab)
-        left = left[:, None]  # (R, 1)
-        inside = (after >= 1) & (after <= self.most)  # one token can close what is open
-        goes_on = torch.where(left > 1, inside, after == 0)  # (R, vocab)
-        fits = self.word & goes_on & (left > 0)  # (R, vocab)
-        fits[:, self.config.eos] = left[:, 0] <= 0
+        fits = _may_follow(depth, left, self.rise, self.word, self.most)  # (R, vocab)
+        fits[:, self.config.eos] = left <= 0
         return fits
 
 
