@@ -33,7 +33,16 @@ from annotated.files import (
     sha256_of,
     write_text,
 )
-from annotated.own_text import PRESETS, _check_above, _FilePairs, _name_of, _run_train, _score, _write_scores
+from annotated.own_text import (
+    PRESETS,
+    _check_above,
+    _check_files,
+    _FilePairs,
+    _name_of,
+    _run_train,
+    _score,
+    _write_scores,
+)
 from annotated.training import Recipe
 from annotated.transformer import Config
 
@@ -221,6 +230,7 @@ def _to_score(options):
         name = options.corpus
         pairs = getattr(load_corpus(name), options.split or "test")
     else:
+        _check_files(*files, options.encoding)
         name = _name_of(*files)
         pairs = list(_FilePairs(*files, encoding=options.encoding).lines())
     if not any(all(pair) for pair in pairs):
@@ -399,6 +409,13 @@ def _folder_name(text):
     return Path(text)
 
 
+def _file_name(text, hint=""):
+    """The path of an option that names a file."""
+    if text in ("", "-"):
+        raise argparse.ArgumentTypeError(f"name a file, not {text!r}{hint}")
+    return Path(text)
+
+
 _METAVAR = {int: "N", float: "X", str: "NAME", _yes_or_no: "true|false"}
 
 
@@ -468,8 +485,8 @@ def _add_corpus(parser):
     """Options that say which sentence pairs."""
     add = parser.add_argument
     add("--corpus", help=f"a corpus by name: grammar, {', '.join(CORPORA)}")
-    add("--source", type=Path, help="or a file of source sentences, one a line")
-    add("--target", type=Path, help="and one of their translations")
+    add("--source", type=_file_name, help="or a file of source sentences, one a line")
+    add("--target", type=_file_name, help="and one of their translations")
     _add_encoding(parser)
 
 
@@ -523,10 +540,10 @@ def _add_train(parser):
     add = parser.add_argument
     _add_corpus(parser)
     _add_speed(parser)
-    add("--valid-source", type=Path,
+    add("--valid-source", type=_file_name,
         help="held-out source sentences; default: about one pair "
         "in fifty, about 2000 at most, chosen by a hash of the text and never trained on")
-    add("--valid-target", type=Path, help="their translations")
+    add("--valid-target", type=_file_name, help="their translations")
     add("--out", type=_folder_name, required=True,
         help="folder for the model, its log and its checkpoints")
     add("--preset", choices=PRESETS, default="small",
@@ -545,9 +562,11 @@ def _add_translate(parser):
     """Options of `translate`."""
     add = parser.add_argument
     _add_search(parser)
-    add("--input", type=Path, help="a file, one sentence a line; default: standard input")
+    for name, stream in (("input", "standard input"), ("output", "standard output")):
+        type_ = partial(_file_name, hint=f", or leave --{name} out for {stream}")
+        what = "a file, one sentence a line" if name == "input" else "a file"
+        add(f"--{name}", type=type_, help=f"{what}; default: {stream}")
     _add_encoding(parser)
-    add("--output", type=Path, help="a file; default: standard output")
     add("--n-best", type=_at_least(0), default=0, metavar="K",
         help="K translations of a line, each as number, score and text with tabs between")
     add("--interactive", action="store_true",

@@ -470,6 +470,20 @@ def _check_replaceable(folder):
                          "name a folder that is new or empty")
 
 
+@contextmanager
+def _full_disk_named(folder):
+    """Let the error of a full disk inside name the folder, where it names no file."""
+    try:
+        yield
+    except OSError as error:
+        short = "requested and" in str(error)  # numpy's, about what it could not write
+        full = short or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if error.filename or not full:
+            raise
+        reason = error.strerror or str(error)
+        raise OSError(error.errno or errno.ENOSPC, reason, str(folder)) from error
+
+
 def prepare(
     pairs: Iterable[tuple[str, str]], vocabulary: Any, folder: Path | str
 ) -> "TokenPairs":
@@ -482,10 +496,11 @@ def prepare(
 
     Raises:
         ValueError: there is no pair, or the folder holds something else.
+        OSError: the disk takes no more; an earlier folder is then as it was.
     """
     folder = os.path.realpath(folder)  # what a symbolic link leads to is replaced, not the link
     _check_replaceable(folder)
-    with atomic_write(folder) as fresh:
+    with _full_disk_named(folder), atomic_write(folder) as fresh:
         fresh.mkdir()
         dtype = _write_tokens(pairs, vocabulary, fresh)
         lengths = np.fromfile(fresh / "lengths.bin", np.uint32).reshape(-1, 2)

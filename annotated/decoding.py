@@ -6,11 +6,13 @@ Generated from book/11-decoding.md by tools/tangle.py: edit the chapter, not thi
 import math
 import os
 import re
+import sys
 import time
+import unicodedata
 import warnings
 from collections.abc import Callable, Iterable
-from contextlib import contextmanager, suppress
-from copy import deepcopy
+from contextlib import contextmanager, nullcontext, suppress
+from copy import copy, deepcopy
 from dataclasses import asdict
 from functools import cache, partial
 from numbers import Integral
@@ -75,7 +77,7 @@ def greedy(model: Any, source: Tensor, max_len: int | None = None) -> list[list[
             logits, state = model.step(ids, state)  # (B, vocab), B sentences still active
             _check_logits(logits)
             ids = logits.argmax(-1)  # (B,)
-            going = []  # from tokens that are read anyway: on a GPU every read is waited for
+            going = []  # by the list: to read the tensor again would make a GPU wait
             for place, (row, token) in enumerate(zip(active, ids.tolist(), strict=True)):
                 outputs[row].append(token)
                 if token != model.config.eos and len(outputs[row]) < limits[row]:
@@ -518,6 +520,11 @@ def _fused_leaves_empty_rows():
     return bool((F.scaled_dot_product_attention(x, x, x, mask)[..., 1, :] == 0).all())
 
 
+def _is_hooked(module):
+    """Whether a module calls forward hooks."""
+    return module is not None and bool(module._forward_hooks or module._forward_pre_hooks)
+
+
 def _exchanged(model, linear):
     """A copy of a model for searching, with other linear layers, and torch's norm and attention."""
     model = deepcopy(model).eval()
@@ -526,6 +533,8 @@ def _exchanged(model, linear):
     modules: list[Any] = list(model.modules())
     for module in modules:
         for name, child in list(module._modules.items()):  # named_children skips repetitions
+            if _is_hooked(child):  # another layer would not call them
+                continue
             if type(child) is nn.Linear or getattr(type(child), "_is_linear", False):
                 setattr(module, name, linear(child.weight, child.bias))
             elif type(child) in (LayerNorm, FusedLayerNorm):
@@ -606,6 +615,18 @@ def _sentence_ends(vocabulary, unk):
             if i > unk and decode([i]).strip() == mark}
 
 
+def _is_visible(line):
+    """Whether a text has a character other than separators, controls and marks of format."""
+    return any(unicodedata.category(character)[0] not in "ZC" for character in line)
+
+
+def _fewer_than_positions(longest, config):
+    """The most tokens of a piece, of which learned positions may allow fewer; at least 1."""
+    if getattr(config, "positions", None) != "learned":
+        return longest
+    return max(1, min(longest, config.max_positions - 1))  # one of them for the eos
+
+
 class Translator:
     """A model with its vocabulary: lines of text in, lines of text out.
 
@@ -619,13 +640,14 @@ class Translator:
             `packed_int8`.
 
     Raises:
-        ValueError: longest is below 1, or int8 is not possible.
+        ValueError: longest is below 1; int8 is not possible; or the vocabulary is a Words or a
+            Subwords, and not of the model's size, or with other markers.
     """
 
     def __init__(self, model: Any, vocabulary: Any, longest: int = 200, int8: bool = False):
         _check_count("longest", longest)
-        if getattr(model.config, "positions", None) == "learned":  # one of them for the eos
-            longest = max(1, min(longest, model.config.max_positions - 1))
+        _check_fit(vocabulary, model.config)
+        longest = _fewer_than_positions(longest, model.config)
         self.model, self.vocabulary, self.longest, self.int8 = model, vocabulary, longest, int8
         self.quick = packed_int8(model) if int8 else packed(model)
 
@@ -691,12 +713,12 @@ class Translator:
         return _search_pieces(map(self.cut, _listed(lines)), search, tokens, rows, progress)
 
     def cut(self, line: str) -> list[list[int]]:
-        """The identifiers of a line, in pieces that end in eos; none for an empty line."""
+        """The identifiers of a line, in pieces that end in eos; none where nothing is visible."""
         if not isinstance(line, str):
             raise TypeError(f"lines must be strings, one is {type(line).__name__}")
         eos, unk = self.model.config.eos, self.model.config.unk
         line = " ".join(_writable(line).split())
-        if not line:
+        if not _is_visible(line):
             return []
         ids = [i for i in self.vocabulary.encode(line) if i != eos]
         ends = _sentence_ends(self.vocabulary, unk) if len(ids) > self.longest else ()
@@ -800,8 +822,51 @@ def _check_markers(config):
                          f"and the model's configuration {found}")
 
 
+def _nearness(x, near):
+    """How far two ways to compute numbers like x may be apart: near, or more where it must be."""
+    if x.dtype.itemsize < 4:
+        return 0.05
+    rounded = x.is_cuda and torch.get_float32_matmul_precision() != "highest"  # TF32
+    return 0.05 if rounded else near
+
+
+def _check_fit(vocabulary, config):
+    """Refuse a `Words` or a `Subwords` that is not the model's; others have rules of their own."""
+    if isinstance(vocabulary, Words | Subwords):
+        _check_vocabulary(vocabulary, config)
+        _check_markers(config)
+
+
+def _is_as_its_base(module):
+    """Whether a subclass of `MultiHeadAttention` computes what that class does, by three trials."""
+    methods = {"forward", "attend", "keys_values", "split"}
+    if type(module) is MultiHeadAttention and not methods & vars(module).keys():
+        return True
+    generator = torch.Generator().manual_seed(1)
+    like = next(module.parameters(), torch.zeros(()))
+    # (1, T, d_model) twice
+    x, y = (torch.randn(1, 9, module.d_model, generator=generator).to(like) for _ in range(2))
+    with _evaluating(module):
+        plain = copy(module)
+        plain.__class__ = MultiHeadAttention
+        for name in methods & vars(plain).keys():
+            delattr(plain, name)
+        try:
+            for memory, mask in ((x, None), (x, causal_mask(9, x.device)), (y, None)):
+                wanted = plain.forward(x, memory, mask)  # (1, T, d_model)
+                given = module.forward(x, memory, mask)
+                near = _nearness(x, 1e-4) * wanted.abs().max().item()
+                if not torch.allclose(given, wanted, 0, near, equal_nan=True):
+                    return False
+        except (TypeError, ValueError, RuntimeError):  # it takes other inputs, or sizes
+            return False
+    return True
+
+
 def _is_dot_product(module):
-    """Whether a `MultiHeadAttention` computes what chapter 2's attention does, by two trials."""
+    """Whether a `MultiHeadAttention` computes what chapter 2's attention does, by some trials."""
+    if not _is_as_its_base(module):
+        return False
     generator = torch.Generator().manual_seed(0)
     x = torch.zeros(1, module.d_model).to(next(module.parameters(), torch.zeros(())))
     function = getattr(module.attention, "attention", module.attention)  # without its dropout
@@ -811,8 +876,7 @@ def _is_dot_product(module):
         sizes = ((1, module.h, T, y.shape[-1] // module.h) for y in made)
         # (1, h, T, d_k) twice, (1, h, T, d_v)
         Q, K, V = (torch.randn(n, generator=generator).to(y) for n, y in zip(sizes, made))
-        rounded = V.is_cuda and torch.get_float32_matmul_precision() != "highest"  # TF32
-        near = 1e-4 if V.dtype.itemsize >= 4 and not rounded else 0.05
+        near = _nearness(V, 1e-4)
         for mask in (None, causal_mask(T, V.device)):
             wanted = scaled_dot_product_attention(Q, K, V, mask)  # (1, h, T, d_v)
             try:
@@ -824,22 +888,97 @@ def _is_dot_product(module):
     return True
 
 
+def _ties(tensors):
+    """Which names are one tensor: a set of sets, each of one name or more."""
+    places: dict[Any, set[str]] = {}
+    for name, tensor in tensors.items():
+        place = id(tensor) if tensor.is_meta else (tensor.device, tensor.data_ptr())
+        places.setdefault(place, set()).add(name)
+    return {frozenset(names) for names in places.values()}
+
+
+def _check_ties(tensors, kind, config):
+    """Refuse tensors, by name, that are shared where a model's are apart, or the reverse."""
+    with torch.device("meta"):
+        wanted = kind(config).state_dict(keep_vars=True)
+    ours = _ties({name: wanted[name] for name in tensors})
+    if others := ours ^ _ties(tensors):
+        names = max(others, key=len)
+        first, second = sorted(names)[:2]
+        are = "one tensor" if names in ours else "two tensors"
+        raise ValueError(f"{first} and {second} must be {are}")
+
+
 def _check_tensors(model):
     """Refuse a model whose tensors are not those that its configuration makes: ValueError."""
-    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    tensors = model.state_dict(keep_vars=True)
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     try:
         _check_shapes(shapes, type(model), model.config)
+        _check_ties(tensors, type(model), model.config)
     except ValueError as error:
         raise ValueError(f"the model is not what its configuration makes: {error}; "
                          "keep its state_dict") from None
 
 
+def _trial_ids(config, device):
+    """A few identifiers, (2, T), that a model reads on both sides, none of them padding."""
+    size = min(config.vocab, getattr(config, "source_vocab", None) or config.vocab)
+    T = min(7, getattr(config, "max_positions", 7))
+    ids = torch.arange(size)
+    ids = ids[ids != config.pad]
+    chosen = torch.randint(len(ids), (2, T), generator=torch.Generator().manual_seed(0))
+    return ids[chosen].to(device)  # (2, T)
+
+
+def _of_config(model):
+    """What a model's configuration makes, with the model's own tensors, in evaluation mode."""
+    with torch.device("meta"):
+        plain = type(model)(model.config).requires_grad_(False)
+    plain.load_state_dict(model.state_dict(), assign=True)
+    return plain.eval()
+
+
+def _uncompiled():
+    """Inside, nothing is compiled: a trial is not worth a program of its own."""
+    if "torch._dynamo" not in sys.modules:  # to load it takes seconds
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
+
+
+def _logits_of_both(model):
+    """Logits (2, T, vocab) of a few identifiers: as its configuration says, and the model's own."""
+    device = next(model.parameters()).device
+    ids = _trial_ids(model.config, device)
+    with (_evaluating(model), _uncompiled(), torch.autocast(device.type, enabled=False),
+          warnings.catch_warnings()):
+        warnings.simplefilter("ignore")  # a GPU's GRU wants its weights side by side
+        return _of_config(model)(ids, ids), model(ids, ids)
+
+
+def _computes_its_config(model):
+    """Whether a model's logits are those of its configuration, or the trial is not possible."""
+    try:
+        wanted, given = _logits_of_both(model)
+        if not wanted.isfinite().all():
+            return True
+        moves = (wanted - wanted.mean((0, 1))).abs().max()  # without what is the same everywhere
+        near = max(_nearness(wanted, 1e-3), 25 * torch.finfo(wanted.dtype).eps)
+        apart = (given - wanted).abs().max()
+        return bool(apart <= near * (moves + wanted.abs().max() / 100))
+    except Exception:  # a layer may have a kernel that takes no such batch
+        return True
+
+
 def _check_attention(model):
-    """Refuse a model with an attention of its own, which no file keeps: ValueError."""
+    """Refuse a model with an attention or another part of its own, which no file keeps."""
     for module in model.modules():
         if isinstance(module, MultiHeadAttention) and not _is_dot_product(module):
             raise ValueError("the model's attention is not scaled_dot_product_attention, and "
                              "files keep no other: keep its state_dict, and the function")
+    if not _computes_its_config(model):
+        raise ValueError("the model computes something else than its configuration says, and "
+                         "files keep no code: keep its state_dict, and the code")
 
 
 def _only_vocabulary(folder, filename):
@@ -861,8 +1000,8 @@ def save(folder: Path | str, model: nn.Module, vocabulary: Any, about: str = "")
     Raises:
         TypeError: `annotated.load` knows no such model or vocabulary; about is no text.
         ValueError: the vocabulary is not of the model's size or has other markers; the model has
-            other tensors than its configuration says, or another attention; or about has
-            letters that UTF-8 has not.
+            or shares other tensors than its configuration says, or computes something else; or
+            about has letters that UTF-8 has not.
     """
     _check_kind(model, vocabulary)
     config: Any = model.config

@@ -914,6 +914,24 @@ def _both_stacks(model, theirs):
             yield [ours.norm.bias], other.norm.bias
 
 
+def _torch_stacks(config, device=None):
+    """The stacks that torch makes of a Config, batch first, with new weights."""
+    c = config
+    with warnings.catch_warnings(action="ignore"):  # torch says that it nests no tensors
+        theirs = nn.Transformer(
+            c.d_model, c.h, c.N, c.decoder_layers, c.d_ff, c.P_drop, _ACTIVATIONS[c.activation],
+            layer_norm_eps=c.eps_norm, batch_first=True, norm_first=c.norm == "pre", device=device)
+    if not c.last_norm:
+        theirs.encoder.norm = None
+        theirs.decoder.norm = None
+    for part in theirs.modules():
+        if isinstance(part, nn.MultiheadAttention):
+            part.dropout = c.P_drop_attention
+        if isinstance(part, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+            part.dropout.p = c.P_drop_ffn
+    return theirs
+
+
 def to_torch(model: Transformer) -> nn.Transformer:
     """The two stacks of a model as torch's, batch first, which has no embeddings.
 
@@ -929,63 +947,90 @@ def to_torch(model: Transformer) -> nn.Transformer:
     if {c.h * c.key_width, c.h * c.value_width} != {c.d_model}:
         given = f"h={c.h}, d_k={c.key_width}, d_v={c.value_width}"
         raise ValueError(f"model must have h * d_k = h * d_v = {c.d_model} for torch, got {given}")
-    with warnings.catch_warnings(action="ignore"):  # torch says that it nests no tensors
-        theirs = nn.Transformer(
-            c.d_model, c.h, c.N, c.decoder_layers, c.d_ff, c.P_drop, _ACTIVATIONS[c.activation],
-            layer_norm_eps=c.eps_norm, batch_first=True, norm_first=c.norm == "pre")
-    if not c.last_norm:
-        theirs.encoder.norm = None
-        theirs.decoder.norm = None
-    for part in theirs.modules():
-        if isinstance(part, nn.MultiheadAttention):
-            part.dropout = c.P_drop_attention
-        if isinstance(part, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
-            part.dropout.p = c.P_drop_ffn
-    theirs.to(next(model.parameters()))
+    theirs = _torch_stacks(c).to(next(model.parameters()))
     with torch.no_grad():
         for ours, other in _both_stacks(model, theirs):
             other.copy_(torch.zeros_like(other) if ours[0] is None else torch.cat(ours))
     return theirs.train(model.training)
 
 
-def _layer_choices(layer):
-    """What a layer of torch's says of itself, as fields of a Config."""
+def _activation_of(layer):
+    """The name of the activation of a layer of torch's, a function or a module."""
     names = {f: name for name, f in _ACTIVATIONS.items()} | {F.relu: "relu"}
-    if layer.linear1.bias is None:
-        raise ValueError("theirs must have biases")
-    if layer.activation not in names:
+    modules = {nn.ReLU: "relu", nn.GELU: "gelu", nn.SiLU: "swish"}
+    given = layer.activation
+    name = modules.get(type(given)) or names.get(given)
+    if name is None or getattr(given, "approximate", "none") != "none":
         known = ", ".join(_ACTIVATIONS)
-        raise ValueError(f"theirs must have one of {known}, got {layer.activation}")
+        got = " ".join(str(given).split())
+        raise ValueError(f"theirs must have one of {known}, got {got}")
+    return name
+
+
+def _check_kind(part, kind, place):
+    """Refuse what is another module of torch's, or a subclass, which may compute otherwise."""
+    if type(part) is not kind:
+        found = type(part).__name__
+        raise ValueError(f"theirs must have torch's own {kind.__name__} as {place}, got {found}")
+
+
+def _layer_choices(layer, place):
+    """What an encoder layer of torch's says of itself, as fields of a Config."""
+    _check_kind(layer, nn.TransformerEncoderLayer, place)
+    kinds = {"self_attn": nn.MultiheadAttention, "linear1": nn.Linear, "norm1": nn.LayerNorm,
+             "dropout": nn.Dropout, "dropout1": nn.Dropout}
+    for name, kind in kinds.items():
+        _check_kind(getattr(layer, name, None), kind, f"{place}.{name}")
     return {
         "h": layer.self_attn.num_heads, "d_ff": layer.linear1.out_features,
-        "activation": names[layer.activation], "norm": "pre" if layer.norm_first else "post",
+        "activation": _activation_of(layer), "norm": "pre" if layer.norm_first else "post",
         "eps_norm": layer.norm1.eps, "P_drop": layer.dropout1.p,
         "P_drop_attention": layer.self_attn.dropout, "P_drop_ffn": layer.dropout.p,
     }
 
 
 def _torch_choices(theirs):
-    """What an `nn.Transformer` says of itself, as fields of a Config; see `from_torch`."""
+    """What an `nn.Transformer` says of itself, as fields of a Config; see `from_torch`.
+
+    They are of its first layer; `_check_stacks` compares the others.
+    """
     encoder, decoder = theirs.encoder, theirs.decoder
-    layers = [*getattr(encoder, "layers", ()), *getattr(decoder, "layers", ())]
-    ours = nn.TransformerEncoder, nn.TransformerDecoder
-    known = nn.TransformerEncoderLayer, nn.TransformerDecoderLayer
-    if not isinstance(encoder, ours) or not isinstance(decoder, ours) or not all(
-            isinstance(layer, known) for layer in layers):
-        raise ValueError("theirs must have torch's own encoder, decoder and layers")
+    _check_kind(encoder, nn.TransformerEncoder, "encoder")
+    _check_kind(decoder, nn.TransformerDecoder, "decoder")
+    if not len(encoder.layers) or not len(decoder.layers):
+        raise ValueError("theirs must have a layer in each of both stacks")
     if (encoder.norm is None) != (decoder.norm is None):
         raise ValueError("theirs must have a norm at the end of both stacks or of none")
-    first, *others = map(_layer_choices, layers)
-    if encoder.norm is not None:
-        others += [{**first, "eps_norm": stack.norm.eps} for stack in (encoder, decoder)]
-    for name, value in first.items():
-        if any(other[name] != value for other in others):
-            raise ValueError(f"theirs must have one {name} in all layers of both stacks")
     depth = len(encoder.layers)
-    return first | {
+    return _layer_choices(encoder.layers[0], "encoder.layers.0") | {
         "N": depth, "N_decoder": _unless_equal(len(decoder.layers), depth),
         "d_model": theirs.d_model, "bias": True, "final_norm": encoder.norm is not None,
     }
+
+
+def _part_choices(part):
+    """What a part of torch's stacks computes with, by name, and the shapes of its parameters."""
+    names = "num_heads", "dropout", "add_zero_attn", "norm_first", "eps", "p"
+    found = {name: vars(part)[name] for name in names if name in vars(part)}
+    if hasattr(part, "activation"):
+        found["activation"] = _activation_of(part)
+    shapes = {f"{n}.shape": tuple(p.shape) for n, p in part.named_parameters(recurse=False)}
+    return found | shapes
+
+
+def _check_stacks(theirs, wanted):
+    """Refuse stacks of torch's of which any part is not as in others: ValueError."""
+    for stack in ("encoder", "decoder"):
+        parts = dict(getattr(theirs, stack).named_modules(None, stack, False))
+        for place, part in getattr(wanted, stack).named_modules(prefix=stack):
+            found = parts.get(place)
+            _check_kind(found, type(part), place)
+            one = _part_choices(part)
+            other = _part_choices(found)
+            for name in sorted(one.keys() | other.keys()):
+                if (value := one.get(name)) != (given := other.get(name)):
+                    said = f"{name}={value} in {place}, got {given}"
+                    raise ValueError(f"theirs must have {said}")
 
 
 def from_torch(theirs: nn.Transformer, vocab: int, **fields: Any) -> Transformer:
@@ -1005,7 +1050,9 @@ def from_torch(theirs: nn.Transformer, vocab: int, **fields: Any) -> Transformer
     choices = _torch_choices(theirs)
     if given := sorted({"d_k", "d_v", *choices} & fields.keys()):
         raise ValueError(f"theirs decides {', '.join(given)}: leave that out")
-    model = Transformer(Config(vocab=vocab, **choices, **fields)).to(next(theirs.parameters()))
+    config = Config(vocab=vocab, **choices, **fields)
+    _check_stacks(theirs, _torch_stacks(config, "meta"))
+    model = Transformer(config).to(next(theirs.parameters()))
     with torch.no_grad():
         for ours, other in _both_stacks(model, theirs):
             for mine, part in zip(ours, other.chunk(len(ours))):

@@ -5,6 +5,7 @@ Generated from book/P-own-text.md by tools/tangle.py: edit the chapter, not this
 
 import os
 import sys
+import unicodedata
 import warnings
 from collections import Counter
 from contextlib import contextmanager, nullcontext, suppress
@@ -38,6 +39,15 @@ from annotated.training import Recipe, Run, TrainingBackend, average, list_check
 from annotated.transformer import BASE, BIG, TINY, Config, Transformer
 
 __all__ = ["PRESETS"]
+
+
+def _bare(line):
+    """A line without space around it, and empty where nothing of it can be seen."""
+    line = line.strip()
+    if line[:1].isprintable():  # as nearly always
+        return line
+    unseen = "Cc", "Cf", "Zl", "Zp", "Zs"
+    return "" if all(unicodedata.category(letter) in unseen for letter in line) else line
 
 
 @dataclass(frozen=True)
@@ -76,7 +86,7 @@ class _FilePairs:
                     raise ValueError(
                         f"{paths[0]} has {has[0]} lines and {paths[1]} has {has[1]}: "
                         "line n of one should be the translation of line n of the other")
-                yield tuple(line.strip() for line in pair)
+                yield tuple(map(_bare, pair))
 
     def count(self):
         """How many pairs there are, and how many more have an empty side."""
@@ -105,12 +115,28 @@ def _name_of(source, target):
     return f"{source.name} and {target.name}".encode("utf-8", "replace").decode()
 
 
+def _check_files(source, target, encoding=None):
+    """Refuse one file for both sides, and a file whose lines end in CR: ValueError."""
+    with suppress(OSError):  # one is missing, which is said where it is read
+        if os.path.samefile(source, target):
+            said = f"{source} is both source and target"
+            raise ValueError(f"{said}: name two files, the sentences and their translations")
+    for path in (source, target):
+        with _open_input(path) if path.is_file() else nullcontext(()) as file:
+            lines = list(islice(_text_lines(file, path, encoding), 2))
+        if len(lines) == 1 and "\r" in lines[0].strip():
+            said = f"{path} is a single line, with CR where lines should end"
+            raise ValueError(rf"{said}: convert it with tr '\r' '\n' < FILE > NEW")
+
+
 def _corpus_of_files(options):
     """The corpus in the files --source, --target, --valid-source and --valid-target."""
     encoding = options.encoding
+    _check_files(options.source, options.target, encoding)
     pairs: Any = _FilePairs(options.source, options.target, encoding=encoding)  # as a list
     held_out: Any = ()
     if options.valid_source:
+        _check_files(options.valid_source, options.valid_target, encoding)
         held_out = _FilePairs(options.valid_source, options.valid_target, encoding=encoding)
     name = _name_of(options.source, options.target)
     total, empty = pairs.count()

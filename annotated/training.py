@@ -742,7 +742,7 @@ def _warn_of_folder(run, recipe, config):
     free = {"evaluate_every", "save_every", "keep"}
     if recipe.optimizer == "adam":  # its rates do not depend on the last update
         free.add("steps")
-    fields = asdict(recipe) | (asdict(config) if is_dataclass(config) else {})
+    fields = asdict(recipe) | (vars(config) if is_dataclass(config) else {})
     told = {name: value for name, value in fields.items() if name not in free}
     noted = run.notes.get("recipe", told)
     others = [f"{name} {noted.get(name)!r}, not {x!r}" for name, x in told.items()

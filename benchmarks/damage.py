@@ -148,8 +148,11 @@ def call(kind: str, folder: Path, steps: int = 6) -> tuple[int, str, str]:
     text = "".join(line + "\n" for line in LINES).encode()
     command = ["translate", "--model", str(folder), "--beam", "2", "--threads", "1", "--device", "cpu"]
     if kind == "training":
-        source = str(folder.parent / "text")
-        command = ["train", "--source", source, "--target", source, *TRAIN, "--steps", str(steps), "--out", str(folder)]
+        source, target = (folder.parent / name for name in ("text", "same"))
+        if not target.exists():  # one file for both is refused
+            shutil.copy(source, target)
+        files = ["--source", str(source), "--target", str(target)]
+        command = ["train", *files, *TRAIN, "--steps", str(steps), "--out", str(folder)]
     out, err = io.StringIO(), io.StringIO()
     with patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(text))), redirect_stdout(out), redirect_stderr(err):
         status = main(command)

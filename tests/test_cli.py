@@ -212,10 +212,11 @@ def test_a_killed_translation_goes_on_where_it_was(tmp_path):
 def test_int8_reaches_the_model_and_stands_in_the_scores(wanted, called, fake, tmp_path, monkeypatch):
     made, asked = cli._load(fake, "cpu"), []
     monkeypatch.setattr(cli, "_load", lambda folder, device, int8: asked.append(int8) or made)
-    (tmp_path / "text").write_text("a b c d\n")
+    for name in ("text", "same"):
+        (tmp_path / name).write_text("a b c d\n")
     flag = ["--int8"] if wanted else []
     assert called("translate", "--model", fake, *flag, stdin=b"a\n")[0] == 0
-    files = ["--source", tmp_path / "text", "--target", tmp_path / "text", "--out", tmp_path / "scores"]
+    files = ["--source", tmp_path / "text", "--target", tmp_path / "same", "--out", tmp_path / "scores"]
     status, out, _ = called("evaluate", "--model", fake, *files, *flag)
     assert status == 0 and (", int8" in out) == wanted and asked == [wanted, wanted]
     assert json.loads((tmp_path / "scores" / "scores.json").read_text()).get("int8", False) == wanted
@@ -239,8 +240,9 @@ def test_width_penalty_part_and_threads_reach_what_they_are_for(called, fake, tm
 def test_int8_for_a_recurrent_model_is_refused_in_one_line(command, called, tmp_path):
     words = Words(["a", "b"])
     save(tmp_path / "model", RecurrentSeq2Seq(RecurrentConfig(len(words), d_model=8)), words)
-    (tmp_path / "text").write_text("a\n")
-    files = ["--source", tmp_path / "text", "--target", tmp_path / "text"] if command == "evaluate" else []
+    for name in ("text", "same"):
+        (tmp_path / name).write_text("a\n")
+    files = ["--source", tmp_path / "text", "--target", tmp_path / "same"] if command == "evaluate" else []
     status, out, said = called(command, "--model", tmp_path / "model", "--device", "cpu", "--int8", *files, stdin=b"a\n")
     assert status == 2 and not out and said.count("\n") == 1 and "int8 is for a Transformer" in said
 
@@ -487,7 +489,7 @@ def test_a_disk_that_fills_up_costs_evaluate_no_score(text, fake, tmp_path, call
 def test_a_compressed_file_is_called_so(text, fake, tmp_path, called):
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"ein Satz\n"))
     for asked in (["translate", "--model", fake, "--input", tmp_path / "a.gz"],
-                  ["train", "--source", tmp_path / "a.gz", "--target", tmp_path / "a.gz", "--out", tmp_path / "out"]):
+                  ["train", "--source", tmp_path / "a.gz", "--target", tmp_path / "b.gz", "--out", tmp_path / "out"]):
         status, _, said = called(*asked)
         assert status == 2 and "a.gz is compressed: unpack it with gunzip first" in said
 
@@ -498,8 +500,8 @@ def test_a_compressed_file_is_called_so(text, fake, tmp_path, called):
 def test_input_that_cannot_be_used_gives_one_line(model, text, tmp_path, called):
     (tmp_path / "short.de").write_text("eins\n")
     (tmp_path / "latin").write_bytes("gut\nfür\n".encode("latin-1"))
-    (tmp_path / "empty").write_text("")
-    (tmp_path / "one").write_text("a\n")
+    for name, content in (("empty", ""), ("nil", ""), ("one", "a\n"), ("uno", "a\n"), ("mac", "a\rb\rc\r")):
+        (tmp_path / name).write_text(content)
     train = ["train", *SIZES, "--out", tmp_path / "out"]
     en, de = text / "train.en", text / "train.de"
     for arguments, hint in [
@@ -515,7 +517,7 @@ def test_input_that_cannot_be_used_gives_one_line(model, text, tmp_path, called)
         ([*train, "--source", en, "--target", tmp_path / "nothing"], "cannot read"),
         ([*train, "--source", en, "--target", tmp_path / "short.de"], "has 32 lines and"),
         ([*train, "--source", tmp_path / "latin", "--target", de], "latin, line 2 is not UTF-8"),
-        ([*train, "--source", tmp_path / "empty", "--target", tmp_path / "empty"], "no sentence pair"),
+        ([*train, "--source", tmp_path / "empty", "--target", tmp_path / "nil"], "no sentence pair"),
         ([*train, "--source", en], "give either"),
         ([*train, "--corpus", "grammar", "--source", en], "give either"),
         ([*train, "--source", en, "--target", de, "--valid-source", en], "give both"),
@@ -524,6 +526,11 @@ def test_input_that_cannot_be_used_gives_one_line(model, text, tmp_path, called)
         ([*train, "--source", en, "--target", de, "--h", "5"], "got h=5 and d_model=32"),
         ([*train, "--source", en, "--target", de, "--source_tokens", "3"], "source_tokens=3"),
         ([*train, "--source", en, "--target", de, "--longest", "2"], "longest=2"),
+        ([*train, "--source", en, "--target", en], "train.en is both source and target: name two files"),
+        ([*train, "--source", en, "--target", de, "--valid-source", de, "--valid-target", de], "train.de is both source and target"),
+        (["evaluate", "--model", model, "--source", en, "--target", en], "train.en is both source and target"),
+        ([*train, "--source", tmp_path / "mac", "--target", de], "mac is a single line, with CR where lines should end: convert it"),
+        (["evaluate", "--model", model, "--source", en, "--target", tmp_path / "mac"], "mac is a single line, with CR where"),
         (["evaluate", "--model", model], "give either"),
         (["evaluate", "--model", model, "--corpus", "grammar", "--source", en], "give either"),
         (["evaluate", "--model", model, "--source", en], "give either"),
@@ -532,7 +539,7 @@ def test_input_that_cannot_be_used_gives_one_line(model, text, tmp_path, called)
         (["fetch", "grammar", "--folder", en / "below"], "train.en is a file, so"),
         ([*train, "--corpus", "grammar", "--valid-source", en, "--valid-target", de], "has held-out text of its own"),
         ([*train, "--corpus", "grammar", "--encoding", "latin-1"], "--encoding is for files"),
-        ([*train, "--source", en, "--target", de, "--valid-source", tmp_path / "one", "--valid-target", tmp_path / "one", "--longest", "2"],
+        ([*train, "--source", en, "--target", de, "--valid-source", tmp_path / "one", "--valid-target", tmp_path / "uno", "--longest", "2"],
          "longest=2 leaves out every training pair: raise it"),
         ([*train, "--corpus", "grammar", "--vocab", "3"], "vocab=3"),
         (["evaluate", "--model", model, "--corpus", "grammar", "--encoding", "latin-1"], "--encoding is for files"),
@@ -541,6 +548,24 @@ def test_input_that_cannot_be_used_gives_one_line(model, text, tmp_path, called)
         status, _, said = called(*arguments, stdin=b"a line\n")
         lines = [line for line in said.replace("\r", "\n").split("\n") if line.startswith("annotated ")]
         assert status == 2 and len(lines) == 1 and hint in lines[0] and "Traceback" not in said, (arguments, said)
+
+
+@pytest.mark.parametrize("command, option, hint", [
+    ("translate", "--input", ", or leave --input out for standard input"), ("translate", "--output", ", or leave --output out for standard output"),
+    ("evaluate", "--source", ""), ("train", "--target", ""), ("train", "--valid-source", ""), ("train", "--valid-target", ""),
+])
+def test_a_dash_is_no_name_of_a_file(command, option, hint, fake, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for given in ("-", ""):
+        with pytest.raises(SystemExit) as stop:
+            cli.main([command, "--out" if command == "train" else "--model", str(fake), option, given])
+        assert stop.value.code == 2 and capsys.readouterr().err.endswith(f"argument {option}: name a file, not {given!r}{hint}\n")
+    assert not Path("-").exists()
+
+
+def test_a_file_that_is_called_dash_has_a_path(called, fake, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert called("translate", "--model", fake, "--output", "./-", stdin=b"a\n")[0] == 0 and Path("./-").read_text() == "A |\n"
 
 
 def test_a_mistake_in_a_process_of_its_own_is_a_line_and_a_status(tmp_path):

@@ -1,5 +1,6 @@
 """Pairs come back from mapped files as they were, and files of text are read or refused in a line."""
 
+import errno
 import hashlib
 import io
 import json
@@ -90,6 +91,35 @@ def test_an_interrupted_preparation_keeps_the_old_one(prepared, tmp_path):
     with pytest.raises(ValueError, match="pairs is empty"):
         prepare([], words, tmp_path / "empty")
     assert [p.name for p in tmp_path.iterdir()] == ["p"]
+
+
+@pytest.mark.parametrize("place", ["array", "save"])
+def test_a_full_disk_is_named_and_keeps_the_old_corpus(place, prepared, tmp_path, monkeypatch):
+    train, words, *_ = prepared
+    prepare(train[:9], words, tmp_path / "p")
+
+    def full(*_):
+        if place == "save":  # as numpy says it
+            raise OSError("800 requested and 512 written")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(*((corpora, "array") if place == "array" else (np, "save")), full)
+    with pytest.raises(OSError) as caught:
+        prepare(train, words, tmp_path / "p")
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(tmp_path / "p")) and caught.value.strerror
+    monkeypatch.undo()
+    assert [p.name for p in tmp_path.iterdir()] == ["p"] and len(TokenPairs(tmp_path / "p")) == 9
+
+
+def test_an_error_of_what_is_read_is_not_laid_on_the_folder(prepared, tmp_path):
+    def pairs(error):
+        yield prepared[0][0]
+        raise error
+
+    for error in (OSError("not a gzipped file"), OSError(errno.EIO, "bad"), OSError(errno.ENOSPC, "full", "/elsewhere")):
+        with pytest.raises(OSError) as caught:
+            prepare(pairs(error), prepared[1], tmp_path / "p")
+        assert caught.value is error
 
 
 @pytest.mark.parametrize("name", ["about.json", "tokens.bin", "starts.npy", "lengths.npy", "order.npy", "runs.npy"])

@@ -25,6 +25,7 @@ from torch import nn
 
 from annotated import decoding, files
 from annotated.attention import scaled_dot_product_attention
+from annotated.cpu import CPUObjective
 from annotated.data import Words
 from annotated.decoding import (
     Translator,
@@ -42,12 +43,17 @@ from annotated.decoding import (
     save,
     when_full,
 )
+from annotated.embedding import halves_encoding
+from annotated.gpu import UnpaddedObjective, fuse, join_projections
+from annotated.layers import PreNorm
+from annotated.multihead import MultiHeadAttention
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.transformer import TINY, Config, Transformer
 
 ROOT = Path(__file__).resolve().parent.parent
 
 VOCAB = 7
+ABC = Words(["a", "b", "c"])  # of as many entries
 SMALL = replace(TINY, d_model=10, h=5, d_ff=13, N=2)
 
 
@@ -844,11 +850,11 @@ def test_a_trained_model_says_about_the_same_with_8_bit_numbers():
 
 
 def test_int8_is_refused_in_one_line_where_it_cannot_be(monkeypatch):
-    small = replace(TINY, vocab=17, d_model=14, h=7, N=1)
+    small, words = replace(TINY, vocab=17, d_model=14, h=7, N=1), Words([f"w{i}" for i in range(13)])
     recurrent = RecurrentSeq2Seq(RecurrentConfig(17, d_model=10))
     for model, why in ((recurrent, "Transformer, got RecurrentSeq2Seq"), (Transformer(small).double(), "float32 on a CPU"), (Transformer(small).to("meta"), "float32 on a CPU")):
         with pytest.raises(ValueError, match=f"int8 .*{why}") as caught:
-            Translator(model, Words([]), int8=True)
+            Translator(model, words, int8=True)
         assert "\n" not in str(caught.value)
     if decoding._int8_bits():
         model = Transformer(small)
@@ -1009,8 +1015,8 @@ def test_a_beam_beyond_all_measure_is_refused():
 @pytest.mark.parametrize("call, name", [
     (lambda m, s: beam_search(m, s, beam="x"), "beam"), (lambda m, s: beam_search(m, s, beam=2.5), "beam"),
     (lambda m, s: greedy(m, s, "x"), "max_len"), (lambda m, s: greedy(m, s, 2.5), "max_len"),
-    (lambda m, s: Translator(m, Words([]), longest=2.5), "longest"), (lambda m, s: Translator(m, Words([])).n_best(["a"], 1, beam="4"), "beam"),
-    (lambda m, s: Translator(m, Words([])).n_best(["a"], 0), "k"), (lambda m, s: Translator(m, Words([])).n_best(["a"], -1), "k"),
+    (lambda m, s: Translator(m, ABC, longest=2.5), "longest"), (lambda m, s: Translator(m, ABC).n_best(["a"], 1, beam="4"), "beam"),
+    (lambda m, s: Translator(m, ABC).n_best(["a"], 0), "k"), (lambda m, s: Translator(m, ABC).n_best(["a"], -1), "k"),
 ])
 def test_what_is_no_number_or_too_small_is_named(call, name):
     model = random_model("transformer", 0)
@@ -1273,7 +1279,7 @@ def test_a_state_of_unknown_form_is_refused():
 def test_a_translator_takes_a_module_without_weights():
     model = Stuck(after=3)
     model.config = SimpleNamespace(pad=0, bos=1, eos=2, unk=3, vocab=5)
-    assert Translator(model, Words(["a", "b"])).translate(["a"], beam=1) == ["<unk> <unk> <unk>"]
+    assert Translator(model, Words(["a"])).translate(["a"], beam=1) == ["<unk> <unk> <unk>"]
 
 
 @pytest.mark.parametrize("int8", [False, True])
@@ -1352,3 +1358,223 @@ def test_a_translator_divides_by_the_penalty_that_is_asked_for():
 def test_the_penalty_is_the_published_one():
     assert [length_penalty(n) for n in (1, 7, 55)] == pytest.approx([1.0, 2**0.6, 10**0.6])
     assert length_penalty(7, 2.0) == 4.0 and length_penalty(7, 0.0) == 1.0
+
+
+# ---- a model that is not what its configuration says
+
+
+def saved_model(kind="transformer", **change):
+    "A model and a vocabulary that fit each other, random weights, dropout everywhere."
+    torch.manual_seed(0)
+    words = Words([f"w{i}" for i in range(16)])
+    if kind == "recurrent":
+        return RecurrentSeq2Seq(RecurrentConfig(len(words), d_model=10)), words
+    config = Config(N=2, d_model=16, d_ff=32, h=2, vocab=len(words), P_drop=0.3, P_drop_attention=0.2, P_drop_ffn=0.1)
+    return Transformer(replace(config, **change)), words
+
+
+def part_embeddings(model):
+    model.source_embedding = copy.deepcopy(model.target_embedding)
+
+
+def share_embeddings(model):
+    model.source_embedding = model.target_embedding
+
+
+def share_layers(model):
+    model.encoder.layers[1] = model.encoder.layers[0]
+
+
+def share_numbers(model):
+    "Two parameters of one storage."
+    model.encoder.layers[1].feed_forward.W_1.weight.data = model.encoder.layers[0].feed_forward.W_1.weight.data
+
+
+@pytest.mark.parametrize("change, config, said", [
+    (share_layers, {}, "encoder.layers.0.* and encoder.layers.1.* must be two tensors"),
+    (share_numbers, {}, "encoder.layers.0.* and encoder.layers.1.* must be two tensors"),
+    (share_embeddings, {"source_vocab": 20}, "source_embedding.weight and target_embedding.weight must be two tensors"),
+    (part_embeddings, {}, "source_embedding.weight and target_embedding.weight must be one tensor"),
+], ids=lambda given: getattr(given, "__name__", None))
+def test_weights_that_are_shared_otherwise_cost_no_older_model(change, config, said, tmp_path):
+    model, words = saved_model(**config)
+    save(tmp_path, model, words, "ours")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    change(model)
+    with pytest.raises(ValueError, match=f"^the model is not what its configuration makes: .*{said}; keep its state_dict$"):
+        save(tmp_path, model, words)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    load(tmp_path)
+
+
+class Cosine(MultiHeadAttention):
+    "Attention by the cosine of queries and keys, with the weights of the other."
+
+    def attend(self, x, K, V, mask=None):
+        Q = nn.functional.normalize(self.split(self.W_Q(x)), dim=-1)
+        heads = self.attention(9 * Q, nn.functional.normalize(K, dim=-1), V, mask)
+        return self.W_O(heads.transpose(1, 2).flatten(2))
+
+
+class Backwards(MultiHeadAttention):
+    def forward(self, x, memory, mask=None):
+        return -super().forward(x, memory, mask)
+
+
+class Unscaled(MultiHeadAttention):
+    def keys_values(self, memory):
+        K, V = super().keys_values(memory)
+        return 2 * K, V
+
+
+class Interleaved(MultiHeadAttention):
+    def split(self, x):
+        return x.unflatten(-1, (-1, self.h)).movedim(-1, 1)
+
+
+ATTENTIONS = [Cosine, Backwards, Unscaled, Interleaved]
+
+
+@pytest.mark.parametrize("kind", ATTENTIONS)
+def test_a_subclass_that_attends_in_another_way_is_seen(kind, tmp_path):
+    model, words = saved_model()
+    module = model.decoder.layers[1].cross_attention
+    assert decoding._is_dot_product(module) and module.training
+    module.__class__ = kind
+    assert not decoding._is_dot_product(module) and module.training
+    with pytest.raises(ValueError, match="^the model's attention is not scaled_dot_product_attention"):
+        save(tmp_path / "model", model, words)
+    module.__class__ = MultiHeadAttention
+    module.attend = lambda x, *rest: x  # of one module only
+    assert not decoding._is_dot_product(module)
+
+
+@pytest.mark.parametrize("faster", [fuse, join_projections, lambda net: CPUObjective(net).model, lambda net: UnpaddedObjective(net).model],
+                         ids=["fused", "joint", "packed", "unpadded"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_a_faster_version_of_a_model_is_saved(faster, dtype, norm, tmp_path):
+    model, words = saved_model(norm=norm)
+    state = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
+    model = faster(model.to(dtype))
+    before = torch.get_rng_state()
+    assert all(map(decoding._is_dot_product, (m for m in model.modules() if isinstance(m, MultiHeadAttention))))
+    save(tmp_path, model, words)
+    assert model.training and all(part.training for part in model.modules())
+    assert torch.equal(torch.get_rng_state(), before)
+    found = load(tmp_path).model.state_dict()
+    assert all(torch.equal(found[name], tensor.float()) for name, tensor in state.items())
+
+
+def other_activation(model):
+    model.encoder.layers[0].feed_forward.activation = nn.functional.gelu
+
+
+def other_positions(model):
+    model.positions = partial(halves_encoding, d_model=model.config.d_model)
+
+
+def other_order(model):
+    model.encoder.layers[0].add_norm[0].__class__ = PreNorm
+
+
+def other_eps(model):
+    model.decoder.layers[-1].add_norm[-1].norm.eps = 0.5
+
+
+def other_output(model):
+    model.decoder.register_forward_hook(lambda module, given, made: -made)
+
+
+def other_gru(model):
+    model.encoder.register_forward_pre_hook(lambda module, given: (given[0]._replace(data=2 * given[0].data), *given[1:]))
+
+
+OTHERS = [(change, "transformer") for change in (other_activation, other_positions, other_order, other_eps, other_output)]
+
+
+@pytest.mark.parametrize("change, kind", [*OTHERS, (other_gru, "recurrent")], ids=lambda given: getattr(given, "__name__", given))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_model_that_computes_something_else_is_not_saved(change, kind, dtype, tmp_path):
+    model, words = saved_model(kind)
+    model.to(dtype)
+    save(tmp_path, model, words)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    change(model)
+    with pytest.raises(ValueError, match="^the model computes something else than its configuration says, .*keep its state_dict, and the code$"):
+        save(tmp_path, model, words)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before and model.training
+
+
+@pytest.mark.parametrize("change", [
+    {"positions": "learned", "max_positions": 3}, {"source_vocab": 20, "output_bias": True, "bias": True}, {"positions": "halves", "activation": "swish"},
+    {"d_k": 3, "d_v": 7, "N_decoder": 1},
+], ids=str)
+def test_every_configuration_is_what_it_says(change, tmp_path):
+    model, words = saved_model(**change)
+    assert decoding._computes_its_config(model)
+    save(tmp_path, model, words)
+    if model.config.output_bias:  # one logit that is far from all others hides no difference
+        model.output_bias.bias.data[0] = -1e4
+        assert decoding._computes_its_config(model)
+        other_activation(model)
+        assert not decoding._computes_its_config(model)
+
+
+def test_a_model_that_cannot_be_tried_is_saved(tmp_path):
+    "As one whose kernels want more than a few words, or one that is damaged."
+    def at_least(Q, K, V, mask=None, dropout=0.0):
+        if K.shape[-2] < 9:
+            raise RuntimeError("no kernel for so few keys")
+        return scaled_dot_product_attention(Q, K, V, mask, dropout)
+
+    model, words = saved_model(P_drop_attention=0.0)
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention):
+            module.attention = at_least
+    save(tmp_path / "few", model, words)
+    model, words = saved_model()
+    model.decoder.layers[0].feed_forward.W_1.weight.data[0, 0] = math.nan
+    save(tmp_path / "damaged", model, words)
+    assert load(tmp_path / "damaged").model.decoder.layers[0].feed_forward.W_1.weight[0, 0].isnan()
+
+
+# ---- hooks, vocabularies of other models, lines without a letter
+
+
+@pytest.mark.parametrize("quick", [packed, pytest.param(packed_int8, marks=needs_int8)])
+def test_a_copy_for_searching_calls_the_hooks_of_its_layers(quick):
+    model, _ = saved_model()
+    model.eval()
+    layer, norm = model.decoder.layers[1].feed_forward.W_2, model.decoder.layers[1].add_norm[2].norm
+    layer.register_forward_pre_hook(lambda module, given: (given[0] + 1,))
+    norm.register_forward_hook(lambda module, given, made: made.flip(-1))
+    source = torch.randint(4, 20, (3, 5))
+    near = {packed: 1e-4, packed_int8: 0.5}[quick]
+    with torch.inference_mode():
+        torch.testing.assert_close(quick(model)(source, source), model(source, source), atol=near, rtol=0)
+
+
+@pytest.mark.parametrize("size", [-1, 1])
+def test_a_translator_refuses_a_vocabulary_of_another_size_or_with_other_markers(size):
+    model, words = saved_model()
+    other = Words([f"w{i}" for i in range(16 + size)])
+    with pytest.raises(ValueError, match=f"^the vocabulary has {20 + size} entries and the model 20 embeddings"):
+        Translator(model, other)
+    subwords = load(ROOT / "results" / "tatoeba-cpu").vocabulary
+    with pytest.raises(ValueError, match=f"^the vocabulary has {len(subwords)} entries"):
+        Translator(model, subwords)
+    with pytest.raises(ValueError, match=r"has pad, bos, eos, unk = \(0, 1, 2, 3\), and the model's configuration \(0, 1, 5, 3\)$"):
+        Translator(saved_model(eos=5)[0], words)
+    Translator(model, SimpleNamespace(encode=words.encode, decode=words.decode))  # of which nobody knows
+
+
+INVISIBLE = ["\u200b", "\ufeff", " \u200b\t\u2060 ", "\x00\x07", "\u00ad", "\u3000"]
+
+
+@pytest.mark.parametrize("line", INVISIBLE, ids=ascii)
+def test_a_line_of_invisible_characters_is_an_empty_one(translator, line):
+    assert translator.cut(line) == []
+    assert translator.translate([line, "man"]) == ["", translator.translate(["man"])[0]]
+    assert translator.n_best([line], 2) == translator.n_best([""], 2)
+    assert translator.cut(f"{line}man") and translator.cut("\ud800")  # half a letter is shown as a sign

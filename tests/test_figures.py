@@ -20,6 +20,7 @@ from browsers import NODE, node
 from shapes import checked, unseen
 
 from annotated import figures
+from annotated.after import GroupedQueryAttention
 from annotated.attention import scaled_dot_product_attention
 from annotated.cpu import CPUObjective
 from annotated.data import Subwords, Words, split_words
@@ -49,6 +50,7 @@ from annotated.figures import (
 )
 from annotated.gpu import fuse, join_projections
 from annotated.grammar import Example, grammar_examples
+from annotated.multihead import MultiHeadAttention
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.transformer import TINY, Transformer
 
@@ -156,6 +158,25 @@ def test_maps_of_another_attention_are_refused():
     other = Transformer(model().config, attention=by_two)
     with pytest.raises(ValueError, match="model must use scaled dot-product attention"):
         attention_maps(other, *batch())
+
+
+class Cosine(MultiHeadAttention):
+    def attend(self, x, K, V, mask=None):
+        Q = torch.nn.functional.normalize(self.split(self.W_Q(x)), dim=-1)
+        heads = self.attention(9 * Q, torch.nn.functional.normalize(K, dim=-1), V, mask)
+        return self.W_O(heads.transpose(1, 2).flatten(2))
+
+
+def test_maps_of_a_subclass_that_attends_in_another_way_are_refused():
+    other = model(P_drop_attention=0.3).train()
+    attention_maps(other, *batch())  # no dropout disturbs the trial
+    other.encoder.layers[1].self_attention.__class__ = Cosine
+    with pytest.raises(ValueError, match="model must use scaled dot-product attention"):
+        attention_maps(other, *batch())
+    grouped = model()
+    grouped.encoder.layers[0].self_attention = GroupedQueryAttention(10, 2, 1)
+    with pytest.raises(ValueError, match="model must use scaled dot-product attention"):
+        attention_maps(grouped, *batch())
 
 
 def test_a_model_without_such_layers_is_refused():

@@ -15,6 +15,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+import torch.nn.functional as F
 from shapes import checked, unseen
 from torch import nn
 
@@ -651,6 +652,93 @@ def test_what_torch_cannot_say_is_refused():
         from_torch(nn.Transformer(16, 2, 1, 1, 16, batch_first=True), 17, d_k=3)
     with pytest.raises(ValueError, match="d_k=3"):
         to_torch(Transformer(replace(TINY, d_k=3)))
+
+
+class Doubled(nn.TransformerEncoder):
+    def forward(self, src, *given, **more):
+        return super().forward(2 * src, *given, **more)
+
+
+class OtherLayer(nn.TransformerDecoderLayer):
+    def forward(self, tgt, *given, **more):
+        return -super().forward(tgt, *given, **more)
+
+
+ATTENTION = partial(nn.MultiheadAttention, 32, batch_first=True)
+CHANGES = {  # in one layer of the stack, or in all: what is then said
+    "other heads": ("decoder", "multihead_attn", lambda: ATTENTION(2, 0.1), "num_heads=4 in decoder.layers.0.multihead_attn, got 2"),
+    "other dropout of a cross-attention": ("decoder", "multihead_attn", lambda: ATTENTION(4, 0.3), "dropout=0.1 in decoder.layers.0.multihead_attn, got 0.3"),
+    "zeros": ("encoder", "self_attn", lambda: ATTENTION(4, 0.1, add_zero_attn=True), "add_zero_attn=False in encoder.layers.0.self_attn, got True"),
+    "one more key": ("encoder", "self_attn", lambda: ATTENTION(4, 0.1, add_bias_kv=True), r"bias_k.shape=None in encoder.layers.0.self_attn, got \(1, 1, 32\)"),
+    "narrow keys": ("decoder", "multihead_attn", lambda: ATTENTION(4, 0.1, kdim=16, vdim=16), r"in_proj_weight.shape=\(96, 32\) in decoder.layers.0.multihead_attn"),
+    "eps of norm2": ("encoder", "norm2", lambda: nn.LayerNorm(32, 0.5), "eps=1e-05 in encoder.layers.0.norm2, got 0.5"),
+    "eps of norm3": ("decoder", "norm3", lambda: nn.LayerNorm(32, 0.5), "eps=1e-05 in decoder.layers.0.norm3, got 0.5"),
+    "dropout2": ("encoder", "dropout2", lambda: nn.Dropout(0.9), "p=0.1 in encoder.layers.0.dropout2, got 0.9"),
+    "dropout3": ("decoder", "dropout3", lambda: nn.Dropout(0.9), "p=0.1 in decoder.layers.0.dropout3, got 0.9"),
+    "no norm1": ("encoder", "norm1", nn.Identity, "torch's own LayerNorm as encoder.layers.0.norm1, got Identity"),
+    "no norm3": ("decoder", "norm3", nn.Identity, "torch's own LayerNorm as decoder.layers.0.norm3, got Identity"),
+    "no self-attention": ("decoder", "self_attn", nn.Identity, "torch's own MultiheadAttention as decoder.layers.0.self_attn, got Identity"),
+    "no bias": ("encoder", "linear2", lambda: nn.Linear(64, 32, bias=False), r"bias.shape=\(32,\) in encoder.layers.0.linear2, got None"),
+}
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("stack, name, make, said", CHANGES.values(), ids=CHANGES)
+def test_every_part_of_every_layer_of_torchs_is_read(stack, name, make, said, last):
+    theirs = nn.Transformer(32, 4, 2, 2, 64, batch_first=True)
+    for layer in getattr(theirs, stack).layers[last:]:
+        setattr(layer, name, make())
+    with pytest.raises(ValueError, match="^theirs must have " + said.replace("layers.0", f"layers.{last:d}")):
+        from_torch(theirs, 50)
+
+
+def test_a_subclass_of_torchs_which_may_compute_otherwise_is_refused():
+    theirs = nn.Transformer(32, 4, 2, 2, 64, batch_first=True)
+    theirs.encoder.__class__ = Doubled
+    with pytest.raises(ValueError, match="^theirs must have torch's own TransformerEncoder as encoder, got Doubled$"):
+        from_torch(theirs, 50)
+    theirs = nn.Transformer(32, 4, 2, 2, 64, batch_first=True)
+    theirs.decoder.layers[1].__class__ = OtherLayer
+    with pytest.raises(ValueError, match="own TransformerDecoderLayer as decoder.layers.1, got OtherLayer$"):
+        from_torch(theirs, 50)
+
+
+def test_norms_at_the_end_of_torchs_stacks_need_what_ours_have():
+    for make, said in ((partial(nn.LayerNorm, 32, bias=False), r"bias.shape=\(32,\) in encoder.norm, got None"), (nn.Identity, "LayerNorm as encoder.norm, got Identity")):
+        theirs = nn.Transformer(32, 4, 1, 1, 64)
+        theirs.encoder.norm, theirs.decoder.norm = make(), make()
+        with pytest.raises(ValueError, match=f"^theirs must have .*{said}$"):
+            from_torch(theirs, 50)
+    theirs = nn.Transformer(32, 4, 1, 1, 64)
+    theirs.encoder.layers = nn.ModuleList()
+    with pytest.raises(ValueError, match="^theirs must have a layer in each"):
+        from_torch(theirs, 50)
+
+
+@pytest.mark.parametrize("module, name", [(nn.ReLU(), "relu"), (nn.GELU(), "gelu"), (nn.SiLU(), "swish")])
+def test_an_activation_of_torchs_may_be_a_module(module, name):
+    torch.manual_seed(0)
+    theirs = nn.Transformer(32, 4, 1, 2, 64, activation=module, batch_first=True).eval()
+    if name != "relu" and theirs.decoder.layers[0].activation is F.relu:  # torch 2.13 forgets the module as it copies a layer
+        with pytest.raises(ValueError, match=f"^theirs must have activation={name} in decoder.layers.0, got relu$"):
+            from_torch(theirs, 50)
+    for layer in theirs.decoder.layers:
+        layer.activation = module
+    ours = from_torch(theirs, 50)
+    assert ours.config.activation == name
+    x, y = torch.randn(2, 4, 32), torch.randn(2, 3, 32)
+    made = ours.decoder(y, ours.encoder(x), torch.ones(3, 3).tril().bool())
+    torch.testing.assert_close(made, theirs(x, y, tgt_mask=torch.ones(3, 3).triu(1).bool()))
+
+
+@pytest.mark.parametrize("module", [nn.GELU("tanh"), nn.Tanh(), nn.Sequential(nn.ReLU(), nn.Tanh()), type("Mine", (nn.ReLU,), {})()], ids=str)
+def test_another_activation_of_torchs_is_refused(module):
+    with pytest.raises(ValueError, match="^theirs must have one of relu, gelu, swish, got .*$"):
+        from_torch(nn.Transformer(32, 4, 1, 1, 64, activation=module), 50)
+    theirs = nn.Transformer(32, 4, 1, 1, 64)
+    theirs.decoder.layers[0].activation = module
+    with pytest.raises(ValueError, match="^theirs must have one of relu, gelu, swish, got .*$"):
+        from_torch(theirs, 50)
 
 
 def test_copies_of_double_precision_lose_no_digit():

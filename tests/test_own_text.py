@@ -1,5 +1,6 @@
 """Training on text of one's own: what is read and held out, the folder that it leaves, going on, and what is refused."""
 
+import errno
 import json
 import os
 import random
@@ -20,7 +21,7 @@ import warm
 from commands import RECIPE, SIZES, annotated, contents
 from safetensors.torch import load_file
 
-from annotated import cli, decoding, own_text
+from annotated import cli, corpora, decoding, own_text
 from annotated.data import Batches, Corpus, make_batch
 from annotated.decoding import load
 from annotated.files import sha256_of
@@ -107,6 +108,19 @@ def test_held_out_pairs_depend_on_their_text_only_and_are_about_a_fiftieth():
         own_text._hold_out(list)
 
 
+@pytest.mark.parametrize("side", ["\u200b", "\ufeff\u200b", " \u200b \u200d\u2060", "\x01", "\u00ad" * 50])
+def test_a_side_that_nobody_can_see_is_empty(side, tmp_path):
+    (tmp_path / "s").write_text(f"one\n{side}\ntwo\n\u200bthree\n\n")
+    (tmp_path / "t").write_text(f"eins\nzwei\n{side}\ndrei\n{side}\n")
+    pairs = own_text._FilePairs(tmp_path / "s", tmp_path / "t")
+    assert list(pairs) == [("one", "eins"), ("\u200bthree", "drei")] and pairs.count() == (2, 3)
+
+
+def test_what_unicode_lacks_so_far_is_text():
+    "Letters of private use, and of a later Unicode than Python's: some font may have them."
+    assert [own_text._bare(f" {line} ") for line in ("\ue000", "\U000323af", "\u200ba", "字", "")] == ["\ue000", "\U000323af", "\u200ba", "字", ""]
+
+
 def options_for(tmp_path, **more):
     names = ("corpus", "source", "target", "valid_source", "valid_target", "encoding")
     files = {"source": tmp_path / "s", "target": tmp_path / "t"}
@@ -146,6 +160,30 @@ def test_two_pairs_are_the_least_that_can_be_trained_on(tmp_path):
         else:
             with pytest.raises(ValueError, match="leave nothing to train on"):
                 own_text._read_corpus(options_for(tmp_path))
+
+
+def test_one_file_for_both_sides_is_refused(tmp_path, capsys):
+    for name in ("s", "t", "v"):
+        (tmp_path / name).write_text("".join(f"{name} {n}\n" for n in range(60)))
+    (tmp_path / "link").symlink_to(tmp_path / "s")
+    os.link(tmp_path / "v", tmp_path / "v2")
+    for more, name in (({"target": tmp_path / "s"}, "s"), ({"target": tmp_path / "link"}, "s"), ({"valid_source": tmp_path / "v", "valid_target": tmp_path / "v2"}, "v")):
+        with pytest.raises(ValueError, match=f"{name} is both source and target: name two files"):
+            own_text._read_corpus(options_for(tmp_path, **more))
+    assert len(list(own_text._read_corpus(options_for(tmp_path)).train)) > 50
+
+
+@pytest.mark.parametrize("encoding", [None, "utf-16"])
+@pytest.mark.parametrize("end", ["", "\r", "\n"])
+def test_lines_that_end_in_cr_are_called_so(tmp_path, encoding, end):
+    for name in ("s", "t", "vs", "vt"):
+        (tmp_path / name).write_bytes("\n".join(f"{name} {n}" for n in range(60)).encode(encoding or "utf-8"))
+    valid = {"valid_source": tmp_path / "vs", "valid_target": tmp_path / "vt", "encoding": encoding}
+    own_text._read_corpus(options_for(tmp_path, **valid))
+    for name in ("vt", "t", "s"):
+        (tmp_path / name).write_bytes(("\r".join(f"{name} {n}" for n in range(60)) + end).encode(encoding or "utf-8"))
+        with pytest.raises(ValueError, match=rf"{name} is a single line, with CR where lines should end: convert it with tr '\\r' '\\n' < FILE > NEW"):
+            own_text._read_corpus(options_for(tmp_path, **valid))
 
 
 def test_long_pairs_are_refused_or_left_out():
@@ -267,10 +305,11 @@ def test_what_a_run_without_weights_has_left_is_made_anew(text, model, tmp_path,
     (tmp_path / "out" / own_text._MARK).touch()
     run = json.loads((tmp_path / "out" / "run.json").read_text())
     (tmp_path / "few.en").write_text("".join(f"word{i % 5} thing{i % 7}\n" for i in range(35)))
+    shutil.copy(tmp_path / "few.en", tmp_path / "few.de")
     sums = dict.fromkeys(("source", "target"), sha256_of(tmp_path / "few.en"))
-    run["data"] |= {"corpus": "few.en and few.en", "sha256": sums}
+    run["data"] |= {"corpus": "few.en and few.de", "sha256": sums}
     (tmp_path / "out" / "run.json").write_text(json.dumps(run))
-    few = ["--source", tmp_path / "few.en", "--target", tmp_path / "few.en"]
+    few = ["--source", tmp_path / "few.en", "--target", tmp_path / "few.de"]
     status, _, said = called("train", *few, *SIZES[:3], "290", *SIZES[4:], "--steps", 1, "--score", 0, "--out", tmp_path / "out")
     assert status == 0, said
     assert len(load(tmp_path / "out").vocabulary) == 290
@@ -463,6 +502,17 @@ def test_an_interrupt_while_the_text_is_prepared_leaves_nothing(text, tmp_path, 
     monkeypatch.setattr(own_text, "prepare", stop)
     files = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, "--steps", 1, "--score", 0]
     assert called(*files, "--out", tmp_path / "out")[0] == 130 and not (tmp_path / "out").exists()
+
+
+def test_a_disk_that_is_full_before_the_training_is_named(text, tmp_path, called, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(corpora, "array", full)
+    files = ["train", "--source", text / "train.en", "--target", text / "train.de", *SIZES, "--steps", 1, "--score", 0]
+    status, _, said = called(*files, "--out", tmp_path / "out")
+    assert status == 2 and said.endswith(f"annotated train: {tmp_path / 'out' / 'tokens'}: No space left on device: make room, and give the same command again\n")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("change", [
