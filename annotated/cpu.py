@@ -25,10 +25,11 @@ from annotated.gpu import (
     _refuse_second,
     fuse,
 )
+from annotated.layers import LayerNorm
 from annotated.masks import causal_mask
 from annotated.multihead import MultiHeadAttention
 from annotated.training import Run
-from annotated.transformer import Transformer
+from annotated.transformer import Decoder, Transformer
 
 __all__ = ["LinearMaps", "calibrate", "CPUObjective", "CPURun"]
 
@@ -343,14 +344,15 @@ class _LossInPlace(torch.autograd.Function):
 def _check_plain(model):
     """Refuse layers that would be replaced by plain ones, such as adapters: ValueError."""
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear | MultiHeadAttention):
+        if isinstance(module, nn.Linear | MultiHeadAttention | LayerNorm | Decoder | Transformer):
             kind = type(module)
-            ours = kind is nn.Linear or kind.__module__.startswith("annotated.")
-            hooks = module._forward_hooks or module._forward_pre_hooks
-            if hooks or not ours:
-                what = "has hooks" if ours else f"is a {kind.__name__}"
-                raise ValueError(f"{name} {what}, which training on a CPU would leave out: "
-                                 "train with start=Run")
+            home = kind.__module__.removeprefix("annotated.")
+            ours = home in ("multihead", "layers", "transformer", "gpu", "cpu")
+            known = ours or kind is nn.Linear
+            if not known or module._forward_hooks or module._forward_pre_hooks:
+                what = "has hooks" if known else f"is of class {kind.__name__}"
+                raise ValueError(f"{name or 'the model'} {what}, which training on a CPU would "
+                                 "leave out: train with start=Run")
 
 
 class CPUObjective(Objective):

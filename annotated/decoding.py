@@ -617,7 +617,8 @@ def _sentence_ends(vocabulary, unk):
 
 def _is_visible(line):
     """Whether a text has a character other than separators, controls and marks of format."""
-    return any(unicodedata.category(character)[0] not in "ZC" for character in line)
+    unseen = "Cc", "Cf", "Zl", "Zp", "Zs"
+    return any(unicodedata.category(character) not in unseen for character in line)
 
 
 def _fewer_than_positions(longest, config):
@@ -965,7 +966,9 @@ def _computes_its_config(model):
         moves = (wanted - wanted.mean((0, 1))).abs().max()  # without what is the same everywhere
         near = max(_nearness(wanted, 1e-3), 25 * torch.finfo(wanted.dtype).eps)
         apart = (given - wanted).abs().max()
-        return bool(apart <= near * (moves + wanted.abs().max() / 100))
+        largest = wanted.abs().max()
+        rounded = 4 * torch.finfo(wanted.dtype).eps * largest
+        return bool(apart <= max(near * (moves + largest / 100), rounded))
     except Exception:  # a layer may have a kernel that takes no such batch
         return True
 

@@ -259,7 +259,11 @@ def _joint(linear, x, layers):
 
 def _can_join(layers):
     """Whether all are linear layers and nothing more; a search has others, without weights."""
-    return all(type(layer) is nn.Linear or getattr(layer, "_is_linear", False) for layer in layers)
+    return all(
+        (type(layer) is nn.Linear or getattr(layer, "_is_linear", False))
+        and not (layer._forward_hooks or layer._forward_pre_hooks)
+        for layer in layers
+    )
 
 
 def _apart(x, layers):

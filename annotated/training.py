@@ -15,7 +15,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -324,16 +324,18 @@ def load_checkpoint(
 
     Raises:
         OSError: if a file cannot be read now.
+        TypeError: if it was made by another optimizer.
         ValueError: if the weights do not fit the model, or a file is damaged.
     """
     checkpoint = Path(checkpoint)
     with _checkpoint_errors(checkpoint):
         progress = _read_progress(checkpoint, "model.safetensors", "adam.safetensors")
+    kind = type(adam).__name__
+    if (before := progress.get("optimizer", kind)) != kind:  # an older one would be no better
+        raise TypeError(f"{checkpoint} was made by {before}, not by {kind}")
+    with _checkpoint_errors(checkpoint):
         _check_weights(model, checkpoint / "model.safetensors")
         moments = load_file(checkpoint / "adam.safetensors")
-        kind = type(adam).__name__
-        if (before := progress.get("optimizer", kind)) != kind:
-            raise ValueError(f"its optimizer was {before}, not {kind}")
         state = adam.state_dict()
         owners = dict(enumerate(p for group in adam.param_groups for p in group["params"]))
         for key, value in moments.items():
@@ -742,7 +744,10 @@ def _warn_of_folder(run, recipe, config):
     free = {"evaluate_every", "save_every", "keep"}
     if recipe.optimizer == "adam":  # its rates do not depend on the last update
         free.add("steps")
-    fields = asdict(recipe) | (vars(config) if is_dataclass(config) else {})
+    fields = asdict(recipe)
+    if hasattr(config, "__dataclass_fields__"):
+        fields |= asdict(config)
+    fields = json.loads(json.dumps(fields, default=str))  # as a file keeps them
     told = {name: value for name, value in fields.items() if name not in free}
     noted = run.notes.get("recipe", told)
     others = [f"{name} {noted.get(name)!r}, not {x!r}" for name, x in told.items()
@@ -752,7 +757,7 @@ def _warn_of_folder(run, recipe, config):
         kept = f"{run.folder} has {run.step} updates already, and the model gets their weights"
         warnings.warn(f"{kept}: for another training name another folder", stacklevel=3)
     elif others:
-        before = f"the first {run.step} updates in {run.folder} had {', '.join(others)}"
+        before = f"the last updates in {run.folder} had {', '.join(others)}"
         warnings.warn(f"{before}: for another training name another folder", stacklevel=3)
 
 
@@ -794,7 +799,8 @@ def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterab
             training is writing there, or batches have another bos or pad than the model.
 
     Warns:
-        UserWarning: the folder has all updates already, so the model gets its weights.
+        UserWarning: the folder has all updates already, so the model gets its weights; or its
+            last updates had another recipe or configuration.
     """
     _check_feed(batches, model.config)
     with _alone(folder) as folder, _fork_chance(model):

@@ -280,22 +280,31 @@ class Adapted(torch.nn.Linear):
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    (lambda layer: setattr(layer.self_attention, "W_Q", Adapted(32, 32, False)), "encoder.layers.0.self_attention.W_Q is a Adapted, which"),
-    (lambda layer: layer.feed_forward.register_forward_hook(print), None),
+    (lambda layer: setattr(layer.self_attention, "W_Q", Adapted(32, 32, False)), "encoder.layers.0.self_attention.W_Q is of class Adapted, which"),
     (lambda layer: layer.self_attention.register_forward_hook(print), "encoder.layers.0.self_attention has hooks, which .* train with start=Run"),
-    (lambda layer: torch.nn.utils.parametrizations.weight_norm(layer.self_attention.W_K), "W_K is a Parametrized"),
+    (lambda layer: layer.add_norm[0].norm.register_forward_pre_hook(print), "norm has hooks"),
+    (lambda layer: torch.nn.utils.parametrizations.weight_norm(layer.self_attention.W_K), "W_K is of class Parametrized"),
 ])
 def test_layers_that_would_be_thrown_away_are_refused(change, message):
-    """And the model is as it was; what stays in its place may have hooks."""
+    """And the model is as it was."""
     model = Transformer(replace(TINY, d_model=32, d_ff=48, h=2, vocab=11))
     change(model.encoder.layers[0])
     before = [type(module) for module in model.modules()]
-    if message is None:
-        CPUObjective(model)
-        return
     with pytest.raises(ValueError, match=message):
         CPUObjective(model)
     assert [type(module) for module in model.modules()] == before
+
+
+def test_hooks_of_what_stays_are_called_and_others_refused():
+    model, calls = Transformer(replace(TINY, d_model=32, d_ff=48, h=2, vocab=11)), []
+    model.encoder.layers[0].feed_forward.register_forward_hook(lambda *_: calls.append(1))
+    CPUObjective(model)(*make_batch([([4, 5, 2], [4, 2])]))
+    assert calls == [1]
+    for part, name in ((model.decoder, "decoder"), (model, "the model")):
+        handle = part.register_forward_hook(print)
+        with pytest.raises(ValueError, match=f"^{name} has hooks"):
+            CPUObjective(model)
+        handle.remove()
 
 
 def test_a_model_with_an_output_bias_is_refused():

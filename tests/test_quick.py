@@ -210,7 +210,7 @@ def test_the_averages_of_one_optimizer_are_not_read_by_the_other(first, tmp_path
     torch.manual_seed(0)
     model = Transformer(SMALL)
     run = start(model, optimizer(model), tmp_path)
-    with pytest.raises(ValueError, match="its optimizer was .*, not "):
+    with pytest.raises(TypeError, match="was made by .*, not by "):
         load_checkpoint(list_checkpoints(tmp_path)[-1], model, run.adam)
 
 

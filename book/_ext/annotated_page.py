@@ -175,7 +175,7 @@ ONE_LINE = re.compile(r'<span class="ln".*?\n</span>', re.S)
 def folded(page: str, least: int = 5) -> str:
     """A page where a function of the package that is shown shows of its docstring the first line, and the rest when asked.
 
-    The rest is in the page for all who copy, search, print or listen; book.css only gives it no height. A docstring of
+    The rest is in the page for all who copy, print or listen; book.css only gives it no height. A docstring of
     few lines stays as it is.
     """
     def text(line: str) -> str:
@@ -192,7 +192,7 @@ def folded(page: str, least: int = 5) -> str:
                 if said.endswith('"""'):
                     if len(docs) >= least:
                         more = (f'<input type="checkbox" class="more" data-lines="{len(docs)}"'
-                                f' aria-label="The rest of the docstring, {len(docs)} lines">')
+                                f' aria-label="{len(docs)} more lines of the docstring">')
                         rest = found[0][docs[0].start() : docs[-1].end()].replace('<span class="ln"', '<span class="ln told"')
                         out += [found[0][last : first.end()].removesuffix("\n</span>"), more, "\n</span>", f'<span class="doc">{rest}</span>']
                         last = docs[-1].end()
