@@ -16,9 +16,11 @@ function engine() {
 const SPACE = /[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+/u; // what Python's split() takes
 const MARKERS = ["<pad>", "<bos>", "<eos>", "<unk>"];
 
-// White space becomes a space, half a surrogate pair U+FFFD: what `Translator` does before it encodes a line.
+// White space becomes a space, half a surrogate pair U+FFFD, and what nobody sees is empty: what `Translator` does before
+// it encodes a line.
 function clean(text) {
-  return text.replace(/\p{Surrogate}/gu, "\ufffd").split(SPACE).filter((word) => word).join(" ");
+  const line = text.replace(/\p{Surrogate}/gu, "\ufffd").split(SPACE).filter((word) => word).join(" ");
+  return /[^\p{Cc}\p{Cf}\p{Z}]/u.test(line) ? line : "";
 }
 
 class Words {
