@@ -111,7 +111,7 @@ def test_a_long_docstring_of_the_package_is_its_first_line_until_asked():
     done = page.folded(lines)
     assert re.sub("<[^>]*>", "", done) == re.sub("<[^>]*>", "", lines) and page.folded(done) == done
     assert re.findall(r'What it is\.(?:</span>)*<input type="checkbox" class="more" data-lines="(\d)"', done) == ["5", "5"]
-    kept = [re.sub("<[^>]*>", "", part) for part in re.findall(r'<span class="doc">(.*?\n</span>)</span>', done, re.S)]
+    kept = [re.sub("<[^>]*>", "", part) for part in re.findall(r'<span class="rest-of-doc">(.*?\n</span>)</span>', done, re.S)]
     assert [part.count('"""') for part in kept] == [1, 1] and all("b: two" in part and "What" not in part for part in kept)
     assert done.count("<span") == done.count("</span>") and page.tall(done) < page.tall(lines)
     for other in (exported(f"def f():\n{short}    return 1\n"), exported(code, "tag_export tag_hide-input"), exported(code, "tag_check")):

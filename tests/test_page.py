@@ -478,7 +478,7 @@ def test_a_docstring_unfolds_by_the_keyboard_and_is_copied_and_printed_whole(bro
     page = context.new_page()
     page.goto(f"{site}/notebooks/02-attention.html", wait_until="load")
     cell = page.locator("#export-attention_weights")
-    height = "cell => cell.querySelector('.doc').getBoundingClientRect().height"
+    height = "cell => cell.querySelector('.rest-of-doc').getBoundingClientRect().height"
     assert cell.evaluate(height) == 0
     cell.hover()
     cell.locator(".copybtn").click()
@@ -493,6 +493,17 @@ def test_a_docstring_unfolds_by_the_keyboard_and_is_copied_and_printed_whole(bro
     page.keyboard.press("Space")
     assert cell.evaluate(height) > 100
     context.close()
+
+
+def test_a_link_stays_in_its_line(browser, site):
+    """A rule for cells must not name a class that Sphinx gives to links."""
+    page = browser.new_page(viewport=WIDE)
+    for name in ("notebooks/13-command-line.html", "book/index.html"):
+        page.goto(f"{site}/{name}", wait_until="load")
+        links = page.eval_on_selector_all(".bd-article p a.reference.internal, .bd-article p a.reference.internal > span",
+                                          "all => all.filter(e => !e.closest('nav, .export-line')).map(e => getComputedStyle(e).display)")
+        assert len(links) > 10 and set(links) <= {"inline", "inline-block"}, (name, set(links))
+    page.close()
 
 
 def test_of_all_questions_stay_those_that_hold_the_words(browser, site):

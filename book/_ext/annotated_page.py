@@ -194,7 +194,7 @@ def folded(page: str, least: int = 5) -> str:
                         more = (f'<input type="checkbox" class="more" data-lines="{len(docs)}"'
                                 f' aria-label="{len(docs)} more lines of the docstring">')
                         rest = found[0][docs[0].start() : docs[-1].end()].replace('<span class="ln"', '<span class="ln told"')
-                        out += [found[0][last : first.end()].removesuffix("\n</span>"), more, "\n</span>", f'<span class="doc">{rest}</span>']
+                        out += [found[0][last : first.end()].removesuffix("\n</span>"), more, "\n</span>", f'<span class="rest-of-doc">{rest}</span>']
                         last = docs[-1].end()
                     first = None
         return "".join((*out, found[0][last:]))
