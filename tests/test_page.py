@@ -498,7 +498,7 @@ def test_a_docstring_unfolds_by_the_keyboard_and_is_copied_and_printed_whole(bro
 def test_a_link_stays_in_its_line(browser, site):
     """A rule for cells must not name a class that Sphinx gives to links."""
     page = browser.new_page(viewport=WIDE)
-    for name in ("notebooks/13-command-line.html", "book/index.html"):
+    for name in ("notebooks/13-command-line.html", "notebooks/10-training.html"):
         page.goto(f"{site}/{name}", wait_until="load")
         links = page.eval_on_selector_all(".bd-article p a.reference.internal, .bd-article p a.reference.internal > span",
                                           "all => all.filter(e => !e.closest('nav, .export-line')).map(e => getComputedStyle(e).display)")
