@@ -39,7 +39,7 @@ from annotated.training import (
     train,
     update,
 )
-from annotated.transformer import TINY, Transformer
+from annotated.transformer import TINY, Config, Transformer
 
 SMALL = replace(TINY, vocab=11, d_model=8, h=2, d_ff=12, N=1)
 
@@ -958,17 +958,14 @@ def test_a_folder_of_another_recipe_says_what_differs(tmp_path):
 
 def test_a_configuration_that_json_lacks_can_be_saved_and_gone_on_with(tmp_path):
     """A model of one's own may have a precision or a tuple in it; the same again is no other configuration."""
-    @dataclass(frozen=True, slots=True)
-    class Own:
-        eps_ls: float = 0.1
-        d_model: int = 14
-        pad: int = 0
+    @dataclass(frozen=True)
+    class Own(Config):
         precision: torch.dtype = torch.float32
         shape: tuple = (1, 2)
 
     def model():
         made = tiny_model()
-        made.config = Own()
+        made.config = Own(**asdict(made.config))
         return made
 
     train(model(), Recipe(steps=2, warmup=1), some_batches, tmp_path)
