@@ -73,9 +73,10 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faults")
     lines = {"train": ["a cat я sees", "a dog я runs", "the cat я runs"] * 9, "held-out": ["a ж cat runs", "the ж dog sees"]}
     for name, text in lines.items():
-        (folder / name).write_text("".join(line + "\n" for line in text), encoding="utf-8")
+        for side in ("", ".target"):  # one file for both sides is refused
+            (folder / f"{name}{side}").write_text("".join(line + "\n" for line in text), encoding="utf-8")
     files = [(f"--{option}", str(folder / name)) for option, name in (
-        ("source", "train"), ("target", "train"), ("valid-source", "held-out"), ("valid-target", "held-out"))]
+        ("source", "train"), ("target", "train.target"), ("valid-source", "held-out"), ("valid-target", "held-out.target"))]
     assert main(["train", *(part for pair in files for part in pair), *SIZES, *RECIPE, "--out", str(folder / "model")]) == 0
     return folder
 
