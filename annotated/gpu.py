@@ -258,7 +258,7 @@ def _joint(linear, x, layers):
 
 
 def _can_join(layers):
-    """Whether all are linear layers and nothing more; a search has others, without weights."""
+    """Whether one product may stand for all: plain linear layers, whose hooks it would not call."""
     return all(
         (type(layer) is nn.Linear or getattr(layer, "_is_linear", False))
         and not (layer._forward_hooks or layer._forward_pre_hooks)

@@ -278,6 +278,17 @@ def test_joint_projections_give_the_loss_and_the_gradients_of_the_plain_model(op
         torch.testing.assert_close(found.grad, wanted.grad, atol=1e-4, rtol=1e-4)
 
 
+def test_joint_projections_leave_hooked_layers_apart():
+    plain, calls = model_of(P_drop=0.0).eval(), []
+    joint = gpu.join_projections(deepcopy(plain))
+    hooked = joint.encoder.layers[0].self_attention.W_Q, joint.decoder.layers[0].cross_attention.W_K
+    for layer in hooked:
+        layer.register_forward_hook(lambda *_: calls.append(1))
+    source, target = torch.randint(4, plain.config.vocab, (2, 5)), torch.randint(4, plain.config.vocab, (2, 3))
+    close(joint(source, target), plain(source, target))
+    assert len(calls) == 2
+
+
 def test_a_model_with_joint_projections_still_decodes_step_by_step():
     plain = with_biases(N_decoder=3, bias=True).eval()
     joint = gpu.join_projections(deepcopy(plain))

@@ -495,6 +495,16 @@ def test_a_docstring_unfolds_by_the_keyboard_and_is_copied_and_printed_whole(bro
     context.close()
 
 
+def test_the_link_past_the_questions_stands_below_both_neighbours(browser, site):
+    for width in (360, 1400):
+        page = browser.new_page(viewport={"width": width, "height": 800})
+        page.goto(f"{site}/notebooks/10-training.html", wait_until="load")
+        left, right, onward = (page.locator(f".prev-next-area a.{name}").bounding_box() for name in ("left-prev", "right-next", "onward"))
+        assert onward["y"] >= max(box["y"] + box["height"] for box in (left, right)) - 1, width
+        assert onward["height"] < 60, width
+        page.close()
+
+
 def test_a_link_stays_in_its_line(browser, site):
     """A rule for cells must not name a class that Sphinx gives to links."""
     page = browser.new_page(viewport=WIDE)

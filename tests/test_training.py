@@ -973,6 +973,23 @@ def test_a_configuration_that_json_lacks_can_be_saved_and_gone_on_with(tmp_path)
         train(model(), Recipe(steps=3, warmup=1), some_batches, tmp_path)
 
 
+def test_a_checkpoint_that_names_no_optimizer_and_no_recipe_goes_on(tmp_path):
+    """As older ones do; averages of other shapes are another optimizer's then."""
+    whole, resumed = tiny_model(), tiny_model()
+    train(whole, Recipe(steps=4, warmup=1), some_batches)
+    train(tiny_model(), Recipe(steps=2, warmup=1), some_batches, tmp_path)
+    path = list_checkpoints(tmp_path)[-1] / "progress.json"
+    progress = json.loads(path.read_text())
+    del progress["optimizer"], progress["notes"]["recipe"], progress["sha256"]
+    path.write_text(json.dumps(progress))
+    own = torch.optim.Adam(tiny_model(d_ff=9).parameters())
+    assert load_checkpoint(path.parent, tiny_model(), optimizer(tiny_model()))["step"] == 2
+    with pytest.raises(ValueError, match="is of another weight: was it another optimizer"):
+        load_checkpoint(path.parent, tiny_model(), own)
+    train(resumed, Recipe(steps=4, warmup=1), some_batches, tmp_path)
+    assert all(torch.equal(value, weights(resumed)[name]) for name, value in weights(whole).items())
+
+
 def test_a_training_by_an_optimizer_of_ones_own_goes_on(tmp_path):
     """Also by one whose averages have other shapes than the weights; another one than before is refused."""
     def by(kind):
