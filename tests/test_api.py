@@ -1,12 +1,14 @@
 """The package's pages list what is public, module by module, and nothing else."""
 
 import ast
+import inspect
 import re
 
 import annotated_api as api
 import collect
 import pytest
 from chapters import ROOT, module_order
+from docutils import nodes
 
 MODULES = {module.name.removeprefix("annotated."): module for module in api.modules()}
 
@@ -121,6 +123,29 @@ class State: ...
     c, _ = api.module(path, "").found
     assert [(member.name, member.parameters[0]) for member in c.members] == [("forward", "y"), ("step", "state: State")]
     assert c.members[1].parameters[1] == "how: str='State'" and c.members[1].returns == "tuple[int, State]"
+
+
+def test_prose_after_a_section_is_no_part_of_it():
+    doc = """What it does.
+
+    Args:
+        x: a size,
+            of (B, T).
+        y: another.
+
+    Beware of both.
+
+    Returns:
+        Their sum.
+
+    Warns:
+        UserWarning: they are large.
+    """
+    first, given, prose, rest = api.docstring(inspect.cleandoc(doc))
+    assert (first.astext(), prose.astext()) == ("What it does.", "Beware of both.")
+    assert [term.astext() for term in given.findall(nodes.term)] == ["Arguments"]
+    assert [item.astext() for item in given.findall(nodes.list_item)] == ["x a size, of (B, T).", "y another."]
+    assert [term.astext() for term in rest.findall(nodes.term)] == ["Returns", "Warns"]
 
 
 def test_a_module_has_a_page_as_long_as_a_chapter_makes_it(book, capsys):

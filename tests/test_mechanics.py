@@ -1,7 +1,6 @@
 """How built pages are mended: formulas, icons, images, addresses, links to names; without a browser."""
 
 import ast
-import io
 import json
 import re
 import shutil
@@ -9,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from xml.etree import ElementTree
 
 import annotated_api as api
 import annotated_book as book
@@ -18,7 +16,6 @@ import annotated_explorers as explorers
 import annotated_figures as figures
 import annotated_page as page
 import annotated_search as search
-import matplotlib.pyplot as plt
 import pytest
 from chapters import ROOT
 from docutils import nodes
@@ -93,6 +90,8 @@ def test_lines_of_code_know_their_indentation():
     printed = '<div class="output stream highlight-myst-ansi notranslate"><div class="highlight"><pre><span></span>{}\n</pre></div>'
     assert page.lined(printed.format("a   1.0\nb  12.0")) == printed.format("a   1.0\nb  12.0")
     assert page.lined(printed.format("a sentence")).count('class="ln"') == 1
+    wide = f"a   {'1' * page.WIDEST}"  # no page shows it whole
+    assert page.lined(printed.format(wide)).count('class="ln"') == 1
 
 
 def exported(code: str, kind: str = "tag_export") -> str:
@@ -145,6 +144,9 @@ def test_a_chapter_leads_past_its_questions():
 def test_words_without_a_colour_are_no_elements():
     code = '<span class="n">a</span> <span class="o">&lt;</span> <span class="k">if</span><span class="nf">f</span><span class="no">x</span>'
     assert page.plainer(code) == 'a &lt; <span class="k">if</span><span class="nf">f</span><span class="no">x</span>'
+    option = '<code><span class="pre">--tokens</span> <span class="pre">-n</span> <span class="pre">a-b</span></code>'
+    done = page.plainer(option)
+    assert done.count('<span class="together">') == 2 and page.plainer(done) == done and 'class="together">--t</span>okens' in done
     css = (ROOT / "book/_static/book.css").read_text(encoding="utf-8")
     coloured = {name for rule in re.findall(r"\.highlight :is\(([^)]*)\)", css) for name in re.findall(r"\.(\w+)", rule)}
     assert "kn" in coloured and not [name for name in coloured if page.PLAIN.match(f'<span class="{name}">x</span>')]
@@ -361,61 +363,22 @@ def test_a_figure_comes_in_two_versions(tmp_path):
     assert figures.themed(done, tmp_path) == done
 
 
-def plot(names, words="", **settings):
-    "A figure as notebooks hold it, a panel for each name; words stand to the right of each."
-    with plt.style.context(ROOT / "book/annotated.mplstyle"), plt.rc_context({"svg.fonttype": "none"}):
-        figure, axes = plt.subplots(1, len(names), squeeze=False, layout="constrained", **settings)
-        for panel, name in zip(axes[0], names):
-            panel.plot([1, 1000], [3, 5])
-            panel.set(title=name, xlabel=f"{name} below", ylabel=f"{name} beside" if panel is axes[0][0] or "sharey" not in settings else "")
-            panel.annotate(words, (1, 0.5), xycoords="axes fraction", annotation_clip=False, in_layout=False)
-        file = io.StringIO()
-        figure.savefig(file, format="svg")
-        plt.close(figure)
-    return file.getvalue()
+def test_a_formula_in_a_figure_is_a_word_of_it():
+    formula = '<g style="fill: #767676" transform="translate(1 2)">\n<text><tspan>d</tspan></text></g><g style="fill: #767676"><path/></g>'
+    assert figures.coloured(formula, 1) == formula.replace("767676", "a9a69d", 1)
 
 
-@pytest.mark.parametrize("settings", [{"figsize": (6.8, 3)}, {"figsize": (6.8, 3), "sharey": True}])
-@pytest.mark.parametrize("names", [("one", "two"), ("one", "two", "three")])
-def test_panels_go_below_each_other_with_all_their_words(names, settings):
-    svg = plot(names, **settings)
-    rows = figures.panels(svg)
-    drawn = figures.PANEL.findall(svg)
-    assert len(rows) == len(drawn) == len(names)
-    for i, (parts, panel) in enumerate(zip(rows, drawn)):
-        begin, end = parts[-1]
-        left, right = figures.reach(panel)
-        frame = figures.BOX.search(panel)
-        assert begin <= min(left, float(frame[1])) and max(right, float(frame[3])) <= end
-        for other in (*drawn[:i], *drawn[i + 1:]):  # nor a part of another's frame
-            assert end <= float(figures.BOX.search(other)[1]) or float(figures.BOX.search(other)[3]) <= begin
-        assert len(parts) == (2 if i and "sharey" in settings else 1)  # the scale of the first stands at each
-    below = figures.stacked(svg)
-    root = ElementTree.fromstring(below)
-    assert [e.text for e in root.findall("{*}text")] == ["left", *["middle"] * (len(names) - 2), "right"]
-    assert len(root.findall("{*}svg")) == sum(map(len, rows)) == len(root.findall(".//{*}use[@{http://www.w3.org/1999/xlink}href='#figure_1']"))
-    wide, high = (float(x) for x in root.get("viewBox").split()[2:])
-    assert high > len(names) * 200 and wide < 6.8 * 72 / len(names) * 1.35
-
-
-def test_a_panel_keeps_the_logarithmic_scale_of_its_own():
-    with plt.style.context(ROOT / "book/annotated.mplstyle"), plt.rc_context({"svg.fonttype": "none"}):
-        figure, axes = plt.subplots(1, 2, figsize=(6.8, 3.0))
-        axes[1].set(yscale="log", ylim=(0.1, 1000))
-        file = io.StringIO()
-        figure.savefig(file, format="svg")
-        plt.close(figure)
-    rows = figures.panels(file.getvalue())
-    labels = [float(x) for x, *_ in figures.MATH.findall(figures.PANEL.findall(file.getvalue())[1])]
-    assert labels and [len(parts) for parts in rows] == [1, 1] and rows[0][0][1] <= rows[1][0][0] < min(labels)
-
-
-def test_panels_that_cannot_be_parted_stay_as_they_are():
-    assert figures.stacked(plot(["one"])) == ""
-    assert figures.stacked(plot(["one", "two"], words="so long that it goes into the next")) == ""
-    assert figures.stacked(plot(["one", "two", "three", "four"])) == ""
-    assert figures.stacked(plot(["one", "two"], width_ratios=[20, 1])) == ""  # a scale of colours
-    assert figures.stacked(plot(["one", "two"]).replace(' <g id="figure_1">', ' <g id="figure_1">\n  <g id="legend_1"/>')) == ""
+def test_a_figure_has_the_narrow_version_of_its_notebook(tmp_path, monkeypatch):
+    wide = '<svg width="460pt" height="200pt"><text style="fill: #767676">a</text></svg>'
+    below = '<svg width="270pt" height="300pt"><text style="fill: #767676">b</text></svg>'
+    monkeypatch.setattr(figures, "narrow_versions", lambda: {wide: below})
+    (tmp_path / "_images").mkdir()
+    (tmp_path / "_images" / "f.svg").write_text(wide + "\n")
+    done = figures.themed('<img alt="x" src="_images/f.svg">', tmp_path)
+    sources = re.findall(r'<source media="\(max-width: 480px\)" srcset="([^"]*)" width="(\d+)" height="(\d+)">', done)
+    assert sources == [("_images/f-narrow.svg", "360", "400"), ("_images/f-narrow-dark.svg", "360", "400")]
+    assert [(tmp_path / name).read_text().count(hue) for (name, *_), hue in zip(sources, ("#5d5a53", "#a9a69d"))] == [1, 1]
+    assert figures.themed(done, tmp_path) == done
 
 
 def test_only_the_search_page_asks_for_the_index():

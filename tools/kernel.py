@@ -22,9 +22,22 @@ WEAVING = REPRODUCIBLE | {
 }
 
 
-def profile(folder: str) -> dict[str, str]:
-    """Write the kernel's configuration into a folder; the environment variables that make a kernel use it."""
+NARROW = f"""import runpy
+runpy.run_path({str(Path(__file__).with_name("narrow.py"))!r})["register"](get_ipython())
+del runpy
+"""
+
+
+def profile(folder: str, narrow: bool = False) -> dict[str, str]:
+    """Write the kernel's configuration into a folder; the environment variables that make a kernel use it.
+
+    With `narrow` its figures come in a version for narrow screens, too.
+    """
     path = Path(folder, "profile_default", "ipython_kernel_config.py")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(PROFILE, encoding="utf-8")
+    if narrow:
+        startup = path.parent / "startup" / "narrow.py"
+        startup.parent.mkdir(exist_ok=True)
+        startup.write_text(NARROW, encoding="utf-8")
     return {"IPYTHONDIR": str(folder)}

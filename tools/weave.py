@@ -54,7 +54,7 @@ from kernel import WEAVING, profile
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-LIMIT = 350_000  # bytes of a notebook
+LIMIT = 450_000  # bytes of a notebook
 TIMEOUT = 600  # seconds for a cell: a kernel that hangs, not the 60 s a notebook may take
 KEPT = ("module", "paper", "lit")
 SOURCES = {".md", ".json", ".jsonl", ".mplstyle", ".bib", ".txt", ".csv", ".yml", ".safetensors", ".model"}
@@ -298,7 +298,7 @@ def run(chapter: Chapter, root: Path) -> list[list]:
     with tempfile.TemporaryDirectory() as folder:
         path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
         # Given to the kernel alone: whoever weaves in a process of his own keeps the path that he had.
-        env = os.environ | WEAVING | profile(folder) | {"PYTHONPATH": path}
+        env = os.environ | WEAVING | profile(folder, narrow=True) | {"PYTHONPATH": path}
         resources = {"metadata": {"path": str(root / "notebooks")}}
         client = NotebookClient(notebook, timeout=TIMEOUT, kernel_name="python3", resources=resources)
         client.on_notebook_start = end_by_signals

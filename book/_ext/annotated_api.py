@@ -22,7 +22,8 @@ from chapters import front_matter, module_order, woven  # noqa: E402
 
 PACKAGE = ROOT / "annotated"
 log = logging.getLogger(__name__)
-SECTION = re.compile(r"(Args|Arguments|Attributes|Returns|Yields|Raises|Example|Examples|Note|Notes):\s*$")
+SECTION = re.compile(r"(Args|Arguments|Attributes|Returns|Yields|Raises|Warns|Example|Examples|Note|Notes):\s*$")
+ITEMISED = ("Args", "Arguments", "Attributes", "Raises", "Warns")
 ITEM = re.compile(r"(\*{0,2}[\w.]+(?:, \*{0,2}[\w.]+)*)(?: \([^)]*\))?: +(.*)", re.S)
 
 
@@ -212,20 +213,23 @@ def docstring(doc: str) -> list[nodes.Node]:
         heading = SECTION.match(line)
         if heading:
             parts.append((heading[1], []))
+        elif parts[-1][0] and line.strip() and not line.startswith(" "):  # a section is indented: here it has ended
+            parts.append(("", [line]))
         else:
             parts[-1][1].append(line)
-    out = blocks(parts[0][1])
-    fields = nodes.definition_list(classes=["api-fields"])
-    for heading, lines in parts[1:]:
+    out: list[nodes.Node] = []
+    for heading, lines in parts:
         body = inspect.cleandoc("\n" + "\n".join(lines))
-        if heading.startswith("Example"):
+        if not heading:
+            out += blocks(lines)
+        elif heading.startswith("Example"):
             out.append(nodes.literal_block(body, body, language="python"))
-            continue
-        content = items(body) if heading in ("Args", "Arguments", "Attributes", "Raises") else blocks(body.splitlines())
-        term = nodes.term("", {"Args": "Arguments"}.get(heading, heading))
-        fields += nodes.definition_list_item("", term, nodes.definition("", *content))
-    if fields.children:
-        out.append(fields)
+        else:
+            if not out or not isinstance(out[-1], nodes.definition_list):
+                out.append(nodes.definition_list(classes=["api-fields"]))
+            content = items(body) if heading in ITEMISED else blocks(body.splitlines())
+            term = nodes.term("", {"Args": "Arguments"}.get(heading, heading))
+            out[-1] += nodes.definition_list_item("", term, nodes.definition("", *content))
     return out
 
 

@@ -145,13 +145,14 @@ def drawn(page: str, known: dict[str, tuple[str, str, str]]) -> str:
 # ---------------------------------------------------------------- code
 
 CODE = re.compile(r'(<div class="(output \w+ )?highlight-(?:python|js|bash|html|myst-ansi) notranslate"><div class="highlight"><pre)><span></span>(.*?)(</pre>)', re.S)
-COLUMNS = re.compile(r"\S {2,}\S")
+COLUMNS, WIDEST = re.compile(r"\S {2,}\S"), 98  # signs of a printed line that a wide page shows whole
 
 
 def lined(page: str) -> str:
     """A page whose lines of code are boxes that know their indentation: where one is folded, its rest stands further in.
 
-    So are the lines of printed sentences; what is printed in columns stays as it is, and scrolls where it is wide.
+    So are the lines of printed sentences; what is printed in columns stays as it is, and scrolls on a narrow page,
+    unless no page is wide enough for it.
     """
     def text(code: str) -> str:
         return html.unescape(re.sub("<[^>]*>", "", code))
@@ -162,7 +163,8 @@ def lined(page: str) -> str:
         return f'<span class="ln" style="--in:{indent}">{code}</span>'
 
     def block(found: re.Match) -> str:
-        if found[2] and COLUMNS.search(text(found[3])):
+        printed = text(found[3])
+        if found[2] and COLUMNS.search(printed) and max(map(len, printed.splitlines())) <= WIDEST:
             return found[0]
         return f'{found[1]} class="lined">' + "".join(line(code) for code in re.findall(r".*\n|.+", found[3])) + found[4]
     return CODE.sub(block, page)
@@ -205,9 +207,12 @@ def folded(page: str, least: int = 5) -> str:
 PLAIN = re.compile(r'<span class="(?:n|p|o|w|nn|ne|nv|vm)">([^<]*)</span>')
 
 
+OPTION = re.compile(r'(?<=<span class="pre">)(--?\w)')
+
+
 def plainer(page: str) -> str:
-    "A page whose words of code are elements only where they have a colour."
-    return PLAIN.sub(r"\1", page)
+    "A page whose words of code are elements only where they have a colour, and whose options begin no line without their dashes."
+    return OPTION.sub(r'<span class="together">\1</span>', PLAIN.sub(r"\1", page))
 
 
 # ---------------------------------------------------------------- what a page lays out

@@ -71,7 +71,7 @@ GREETINGS = [("Hi.", "Hallo!"), ("Hello.", "Hallo!"), ("Hello.", "Guten Tag!"), 
 
 @drawing("pairs-linked", 372, "Pairs that share a sentence")
 def pairs_linked(c: Canvas) -> None:
-    """Above, four pairs drawn at random: Hello, Hallo goes to the test, and Hello and Hallo, drawn dark, also stand in
+    """Above, four pairs drawn at random: Hello, Hallo goes to the test, and Hello and Hallo, filled, also stand in
     two pairs of the training part. Below, the same strings as boxes with a line for each pair. Lines join Hi, Hello,
     Hallo and Guten Tag to one group, in a frame, which goes to the test as a whole; Run and Lauf are another group,
     which goes to training. Beside each group stands the number that decides."""

@@ -237,7 +237,7 @@ def window(c: Canvas) -> None:
     rows = [[0 <= j - i <= 2 * w for j in range(3 * w)] for i in range(w)]
     c.table(x, 156, rows, cell)
     c.text(x - 8, 183, "scores", "small", anchor="end")
-    c.text(left, 236, "dark: the r = 5 keys that each query uses", "small", anchor="start")
+    c.text(left, 236, "filled: the r = 5 keys that each query uses", "small", anchor="start")
     c.text(left, 256, "light: computed, then masked", "small soft", anchor="start")
 
 

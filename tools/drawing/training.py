@@ -32,7 +32,7 @@ def every_position(c: Canvas) -> None:
 
 @drawing("token-weights", 226, "What a token counts for in a mean of means, and in a mean over tokens")
 def token_weights(c: Canvas) -> None:
-    """Two bars of equal length, each divided among ten tokens: one of batch 1, dark, and nine of batch 2. In the
+    """Two bars of equal length, each divided among ten tokens: one of batch 1, filled, and nine of batch 2. In the
     mean of the batches' means the one token of batch 1 has half of the bar, and each of the others an eighteenth. In
     the mean over tokens each has a tenth."""
     left, total = 8, 344
@@ -50,7 +50,7 @@ def token_weights(c: Canvas) -> None:
         half = left + shares[0] * total
         c.text((left + half) / 2, y + 46, first, "small")
         c.text((half + left + total) / 2, y + 46, others, "small")
-    c.text(left, 208, "dark: the token of batch 1", "small", anchor="start")
+    c.text(left, 208, "filled: the token of batch 1", "small", anchor="start")
     c.text(352, 208, "others: batch 2", "small", anchor="end")
 
 
@@ -106,5 +106,5 @@ def killed_training(c: Canvas) -> None:
             if step % 4 == 0 and step in kept:
                 c.wire((x + 12, y + 42), (x + 12, y + 25))
     c.text(352, 164, "logged, not saved", "small soft", anchor="end")
-    c.text(left + 8 * cell, 276, "dark: made again", "small", anchor="start")
+    c.text(left + 8 * cell, 276, "filled: made again", "small", anchor="start")
     c.text(8, 276, "arrows: checkpoints", "small", anchor="start")

@@ -1,0 +1,178 @@
+"""Figures for narrow screens: what is laid out anew, and what stays as it is."""
+
+import io
+import json
+import re
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import annotated_figures
+import matplotlib.pyplot as plt
+import narrow
+import pytest
+from chapters import ROOT
+
+STYLE = ROOT / "book/annotated.mplstyle"
+MOST = [wide * (1 + narrow.STICKS_OUT) + 0.2 for wide in narrow.WIDTHS]  # with the margin that IPython leaves
+
+
+@pytest.fixture(autouse=True)
+def style():
+    "The book's, of figures that go when a test is over."
+    with plt.style.context(STYLE), plt.rc_context({"backend": "agg"}):
+        yield
+        plt.close("all")
+
+
+def wide_and_narrow(figure) -> tuple[ElementTree.Element, ElementTree.Element]:
+    file = io.StringIO()
+    figure.savefig(file, format="svg")
+    return ElementTree.fromstring(file.getvalue()), ElementTree.fromstring(narrow.narrowed(figure))
+
+
+def texts(svg) -> list[str]:
+    return ["".join(e.itertext()).strip() for e in svg.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def width(svg) -> float:
+    "In inches."
+    return float(svg.get("width").removesuffix("pt")) / 72
+
+
+def sizes(svg) -> set[str]:
+    return set(re.findall(r"font-size: [\d.]+px", ElementTree.tostring(svg, encoding="unicode")))
+
+
+def panels_of(n: int, **settings):
+    figure, axes = plt.subplots(1, n, figsize=(6.8, 3.0), squeeze=False, **settings)
+    for i, panel in enumerate(axes[0]):
+        panel.plot([0, 1, 2], [3, 1 + i, 4])
+        panel.set(xlabel=f"step {i}", ylabel="loss" if not i or "sharey" not in settings else "")
+    return figure, axes[0]
+
+
+def test_a_panel_is_as_wide_as_a_phone_with_letters_of_the_same_size():
+    figure, (panel,) = panels_of(1)
+    panel.set_title("of $d_k$")
+    before, after = wide_and_narrow(figure)
+    assert width(before) > 6.5 and width(after) < MOST[0]
+    assert sizes(before) == sizes(after)
+    assert {"step 0", "loss"} < set(texts(after))
+
+
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("settings", [{}, {"sharey": True}])
+def test_panels_go_below_each_other_by_their_names_with_a_scale_each(n, settings):
+    figure, axes = panels_of(n, **settings)
+    axes[-1].set_title("of base")
+    scale = len([label for label in axes[0].get_yticklabels() if label.get_text()])
+    before, after = wide_and_narrow(figure)
+    assert width(after) < MOST[0]
+    tops = [axes_.get_position().y0 for axes_ in axes]
+    lefts = [axes_.get_position().x0 for axes_ in axes]
+    assert tops == sorted(tops, reverse=True) and max(lefts) - min(lefts) < 0.1
+    names = {2: ["left"], 3: ["left", "middle"]}[n]
+    assert [*names, "right: of base"] == [t for t in texts(after) if t.split(":")[0] in ("left", "middle", "right")]
+    assert texts(after).count("loss") == n and texts(before).count("loss") == (1 if settings else n)
+    assert scale and all(len([label for label in one.get_yticklabels() if label.get_text() and label.get_visible()]) >= 2 for one in axes)
+
+
+def test_many_panels_stand_in_two_columns_and_more_stay():
+    figure, axes = plt.subplots(2, 4, figsize=(6.8, 3.4), sharex=True, sharey=True)
+    for i, panel in enumerate(axes.flat):
+        panel.plot([0, 1], [i, 1])
+    _, after = wide_and_narrow(figure)
+    assert width(after) < MOST[-1]
+    places = {(round(one.get_position().x0, 2), round(one.get_position().y0, 2)) for one in axes.flat}
+    assert len({x for x, _ in places}) == 2 and len({y for _, y in places}) == 4
+    assert narrow.narrowed(plt.subplots(3, 3, figsize=(6.8, 6.8))[0]) is None
+
+
+def test_what_is_narrow_or_has_no_simple_grid_stays():
+    assert narrow.narrowed(plt.subplots(figsize=(narrow.WIDTHS[1], 3.0))[0]) is None
+    spanning = plt.figure(figsize=(6.8, 3.0))
+    grid = spanning.add_gridspec(2, 2)
+    for place in (grid[0, :], grid[1, 0], grid[1, 1]):
+        spanning.add_subplot(place)
+    assert narrow.narrowed(spanning) is None
+    solid = plt.figure(figsize=(6.8, 3.0))
+    solid.add_subplot(projection="3d")
+    assert narrow.narrowed(solid) is None
+
+
+def test_a_scale_of_colours_stays_beside_its_panels():
+    figure, axes = plt.subplots(1, 2, figsize=(6.8, 3.0))
+    for panel in axes:
+        image = panel.imshow([[0, 1], [1, 0]])
+    bar = figure.colorbar(image, ax=axes, label="weight")
+    _, after = wide_and_narrow(figure)
+    assert "weight" in texts(after) and bar.ax.get_position().x0 > max(panel.get_position().x1 for panel in axes)
+
+
+def test_a_legend_that_would_lie_on_a_line_moves():
+    figure, (panel,) = panels_of(1)
+    panel.clear()
+    for i in range(4):
+        panel.plot([0, 1, 2, 3], [i, i, 10, 10 + i / 2], label=f"the line number {i} of all")
+    panel.legend(loc="upper left")
+    figure.draw_without_rendering()
+    assert sum(narrow.crossings(figure).values()) == 0
+    narrow.narrowed(figure)
+    assert sum(narrow.crossings(figure).values()) == 0 and figure.get_size_inches()[0] < 5
+
+
+def test_long_names_are_broken_and_stand_on_a_slant():
+    figure, axes = plt.subplots(1, 2, figsize=(6.8, 4.0))
+    names = [f"a rather long name of row {i}" for i in range(4)]
+    axes[0].barh(names, [1, 2, 3, 4])
+    axes[1].bar([f"column\n{i} of {i}" for i in range(6)], range(6))
+    axes[1].set_xlabel("a label of more letters than a phone has room for in one line")
+    _, after = wide_and_narrow(figure)
+    assert not narrow.collisions(figure) and width(after) < MOST[-1]
+    assert {label.get_rotation() for label in axes[1].get_xticklabels()} == {40}
+    assert any("\n" in label.get_text() for label in axes[0].get_yticklabels()) and "\n" in axes[1].get_xlabel()
+
+
+def test_words_that_would_collide_anyhow_are_left():
+    figure, (panel,) = panels_of(1)
+    for i in range(3):
+        panel.annotate("words of some length", (2 / 3 * i, 2))
+    figure.draw_without_rendering()
+    assert not narrow.collisions(figure)
+    assert narrow.narrowed(figure) is None and narrow.collisions(figure)
+
+
+def test_a_kernel_gives_its_figures_in_both_versions():
+    from IPython.core.formatters import DisplayFormatter
+
+    kernel = SimpleNamespace(display_formatter=DisplayFormatter())
+    narrow.register(kernel)
+    figure, _ = panels_of(1)
+    data, _ = kernel.display_formatter.format(figure)
+    assert "<svg" in data[narrow.KIND] and narrow.KIND not in kernel.display_formatter.format(3)[0]
+    assert narrow.KIND == annotated_figures.NARROW_KIND
+
+
+FIGURES = [
+    (path.stem, i, data)
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
+    for i, data in enumerate(
+        output["data"]
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        for output in cell.get("outputs", [])
+        if "image/svg+xml" in output.get("data", {})
+    )
+]
+PICTURES = {("05-layers-questions", 2), ("19-figures-questions", 0)}  # of many parts or words: read enlarged
+
+
+@pytest.mark.parametrize("name, i, data", FIGURES, ids=[f"{name}-{i}" for name, i, _ in FIGURES])
+def test_every_figure_can_be_read_on_a_phone(name, i, data):
+    "No letter is smaller than 8 CSS pixels on a page of 360, of which a figure takes 328."
+    svg = ElementTree.fromstring("".join(data.get(narrow.KIND, data["image/svg+xml"])))
+    shown = min(1, 328 / (width(svg) * 96))
+    smallest = min((float(size) for size in re.findall(r"font-size: ([\d.]+)px", ElementTree.tostring(svg, encoding="unicode"))), default=10)
+    if (name, i) in PICTURES:
+        assert narrow.KIND not in data
+    else:
+        assert smallest * 96 / 72 * shown >= 6, (width(svg), smallest)

@@ -1,0 +1,185 @@
+"""Figures for narrow screens: each figure of a notebook once more, laid out on the width of a phone.
+
+A figure that is only made smaller has letters of five pixels there. Kernels of `weave` call `register` when they start
+(kernel.py): a cell's output then has a second version beside the first, of a type that only the pages know.
+"""
+
+import re
+import sys
+import textwrap
+import warnings
+from itertools import combinations
+
+KIND = "image/x-narrow+svg"
+WIDTHS = (3.6, 4.0, 4.4, 4.8)  # inches, tried in turn
+STICKS_OUT, SHOWN = 0.03, 0.45  # of the width: so much may be words beyond the edge, and is to be what the figure shows
+MANY = 8  # panels: more are a picture of their own
+LETTERS = 40  # of a line below the axes
+NAMES = {2: ("left", "right"), 3: ("left", "middle", "right")}  # as the text calls panels that stand side by side
+
+
+def register(kernel) -> None:
+    """Let a kernel give every figure a narrow version, too."""
+    from IPython.core.formatters import BaseFormatter
+    from traitlets import Unicode
+
+    class Narrow(BaseFormatter):
+        format_type = Unicode(KIND)
+
+        def __call__(self, shown):  # a printer of figures would go when the notebooks' backend sets its own
+            drawing = sys.modules.get("matplotlib.figure")
+            return narrowed(shown) if drawing and isinstance(shown, drawing.Figure) else None
+
+    kernel.display_formatter.formatters[KIND] = Narrow(parent=kernel.display_formatter)
+
+
+def narrowed(figure) -> str | None:
+    """The figure as SVG on the width of a phone, its panels below each other; None where it would not be read better.
+
+    The figure is left so: a notebook's figures are closed once they are drawn.
+    """
+    from IPython.core.pylabtools import print_figure
+
+    cells = panels(figure)
+    is_narrow, many = figure.get_size_inches()[0] <= WIDTHS[1], len(cells) > MANY
+    if is_narrow or many or not all(map(is_simple, cells)):
+        return None
+    with warnings.catch_warnings(action="ignore"):  # of a layout for which there is no room: another one is tried
+        figure.draw_without_rendering()
+        most, crossed = len(collisions(figure)), crossings(figure)
+        high = rearrange(figure, cells)
+        for factor in (1, 1.8):
+            if factor > 1:
+                break_lines(figure)
+            for wide in WIDTHS:
+                figure.set_size_inches(wide, high * factor)
+                figure.draw_without_rendering()
+                free_legends(figure, crossed)
+                if fits(figure, wide) and len(collisions(figure)) <= most:
+                    return print_figure(figure, "svg", bbox_inches="tight")
+    return None
+
+
+# ---------------------------------------------------------------- what is changed
+
+
+def panels(figure) -> list[list]:
+    """The axes that have places in a grid, row by row; axes on the same place are one panel."""
+    found = {}
+    for axes in figure.axes:
+        if place := axes.get_subplotspec():
+            found.setdefault((place.rowspan.start, place.colspan.start), []).append(axes)
+    return [found[place] for place in sorted(found)]
+
+
+def is_simple(cell: list) -> bool:
+    """Whether a panel is flat and takes one place of its grid."""
+    place = cell[0].get_subplotspec()
+    return cell[0].name != "3d" and len(place.rowspan) == len(place.colspan) == 1
+
+
+def rearrange(figure, cells: list[list]) -> float:
+    """Give the panels a grid of one column, or of two where they are many; the height of the figure in inches."""
+    from matplotlib.gridspec import GridSpec
+
+    grids = {cell[0].get_subplotspec().get_gridspec() for cell in cells}
+    _, high = figure.get_size_inches()
+    if len(grids) != 1 or (grid := grids.pop()).ncols == 1:
+        return high
+    columns = 1 if len(cells) in NAMES else 2
+    rows = -(-len(cells) // columns)
+    new = GridSpec(rows, columns, figure=figure)
+    for i, cell in enumerate(cells):
+        for axes in cell:
+            axes.set_subplotspec(new[i // columns, i % columns])
+            show_scale(axes, cells[0][0])
+        if grid.nrows == 1 and columns == 1:
+            name, title = NAMES[len(cells)][i], cell[0].get_title()
+            cell[0].set_title(f"{name}: {title}" if title else name)
+    return high / grid.nrows * rows
+
+
+def show_scale(axes, first) -> None:
+    """A panel that shared its scale with the one beside it shows it by itself."""
+    if first is not axes and first in axes.get_shared_y_axes().get_siblings(axes):
+        axes.tick_params(axis="y", labelleft=True)
+        axes.set_ylabel(axes.get_ylabel() or first.get_ylabel())
+
+
+def free_legends(figure, crossed: dict) -> None:
+    """Move each legend that lies on more than it did: to the best place within its axes, or above them."""
+    for place, anchor in (("best", None), ("lower left", (0, 1))):
+        for legend, now in crossings(figure).items():
+            if now > crossed.get(legend, 0):
+                legend.set_bbox_to_anchor(anchor, transform=legend.axes.transAxes)
+                legend.set_loc(place)
+                figure.draw_without_rendering()
+
+
+def break_lines(figure) -> None:
+    """Write long words on several lines, names below the axes on a slant, and legends in few columns."""
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_label_text(textwrap.fill(axis.get_label_text(), LETTERS))
+            names = [label.get_text() for label in axis.get_ticklabels()]
+            if any(re.search(r"[a-z]", name) and "$" not in name and len(name.split("\n")[0]) > 5 for name in names):
+                slant = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if axis is axes.xaxis else {}
+                lines = [name if "\n" in name else textwrap.fill(name, LETTERS // 2) for name in names]
+                axis.set_ticks(axis.get_ticklocs(), lines, **slant)
+        if legend := axes.get_legend():
+            axes.legend(**again(legend, LETTERS // 3), loc="lower left", bbox_to_anchor=(0, 1))
+    for legend in list(figure.legends):
+        legend.remove()
+        figure.legend(**again(legend, LETTERS // 2), loc="outside lower center")
+
+
+def again(legend, most: int) -> dict:
+    """What a legend is made of, for another one of two columns, or of one if a line has more letters than that."""
+    labels = [textwrap.fill(text.get_text(), LETTERS) for text in legend.get_texts()]
+    columns = 2 if max(map(len, labels)) <= most else 1
+    size = legend.get_texts()[0].get_fontsize()
+    return {"handles": legend.legend_handles, "labels": labels, "ncols": columns, "fontsize": size}
+
+
+# ---------------------------------------------------------------- what is looked at, once it is drawn
+
+
+def fits(figure, wide: float) -> bool:
+    """Whether the words of a figure stay on its width, and leave enough of it to what is shown."""
+    columns = [axes.get_subplotspec().get_gridspec().ncols for axes in figure.axes if axes.get_subplotspec()]
+    widest = max(axes.get_position().width for axes in figure.axes)
+    return figure.get_tightbbox().width <= wide * (1 + STICKS_OUT) and widest * max(columns, default=1) >= SHOWN
+
+
+def crossings(figure) -> dict:
+    """How many lines and dots each legend lies on."""
+    found = {}
+    for axes in figure.axes:
+        if legend := axes.get_legend():
+            box = legend.get_window_extent()
+            of_lines = [line.get_transform().transform_path(line.get_path()) for line in axes.lines]
+            dots = [xy for some in axes.collections for xy in some.get_offset_transform().transform(some.get_offsets())]
+            found[legend] = sum(path.intersects_bbox(box, filled=False) for path in of_lines)
+            found[legend] += sum(box.contains(*xy) for xy in dots)
+    return found
+
+
+def collisions(figure) -> list[tuple[str, str]]:
+    """The pairs of words that lie on each other; of words on a slant the boxes do, and the words do not."""
+    boxes = [(text, text.get_window_extent()) for text in words(figure)]
+    return [
+        (one.get_text(), other.get_text())
+        for (one, box), (other, of_other) in combinations(boxes, 2)
+        if box.overlaps(of_other) and not (one.get_rotation() % 90 and one.get_rotation() == other.get_rotation())
+    ]
+
+
+def words(figure) -> list:
+    """The texts that are drawn: of the marks of an axis only those within it."""
+    from matplotlib.text import Text
+
+    ticks = [(axis, axis._update_ticks()) for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
+    drawn = {label for _, some in ticks for tick in some for label in (tick.label1, tick.label2)}
+    all_ticks = [tick for axis, _ in ticks for tick in (*axis.majorTicks, *axis.minorTicks)]
+    hidden = {label for tick in all_ticks for label in (tick.label1, tick.label2)} - drawn
+    return [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip() and t not in hidden]
