@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import warm
 from kernel import REPRODUCIBLE, profile
-from narrow import KIND as NARROW
 
 pytest_plugins = ("commands", "explore")  # a trained model; the browser, and the explorers' pages in it
 
@@ -53,8 +52,6 @@ def pytest_xdist_make_scheduler(config):
 def pytest_collection_modifyitems(items):
     """Long files first; skip what needs a CUDA device where there is none."""
     items.sort(key=weight)
-    for notebook in {item.parent for item in items if item.path.suffix == ".ipynb"}:
-        notebook.skip_compare += (NARROW,)  # figures are compared as the notebook shows them
     for item in items:
         if item.get_closest_marker("gpu") and not has_cuda():
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))

@@ -1,7 +1,7 @@
 """Figures for narrow screens: each figure of a notebook once more, laid out on the width of a phone.
 
 A figure that is only made smaller has letters of five pixels there. Kernels of `weave` call `register` when they start
-(kernel.py): a cell's output then has a second version beside the first, of a type that only the pages know.
+(kernel.py), and a figure's output has its second version in its metadata, where the pages look for it.
 """
 
 import re
@@ -55,6 +55,9 @@ def narrowed(figure) -> str | None:
                 figure.set_size_inches(wide, high * factor)
                 figure.draw_without_rendering()
                 free_legends(figure, crossed)
+                if above := height_above(figure):
+                    figure.set_size_inches(wide, high * factor + above)
+                    figure.draw_without_rendering()
                 if fits(figure, wide) and len(collisions(figure)) <= most:
                     return print_figure(figure, "svg", bbox_inches="tight")
     return None
@@ -114,6 +117,12 @@ def free_legends(figure, crossed: dict) -> None:
                 legend.set_bbox_to_anchor(anchor, transform=legend.axes.transAxes)
                 legend.set_loc(place)
                 figure.draw_without_rendering()
+
+
+def height_above(figure) -> float:
+    """The height in inches of the legends that stand above their axes: the axes are to keep theirs."""
+    pairs = [(legend.get_window_extent(), axes.bbox) for axes in figure.axes if (legend := axes.get_legend())]
+    return sum(box.height for box, below in pairs if box.y0 >= below.y1 - 1) / figure.dpi
 
 
 def break_lines(figure) -> None:

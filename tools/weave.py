@@ -51,6 +51,7 @@ from chapters import (
     write_whole,
 )
 from kernel import WEAVING, profile
+from narrow import KIND as NARROW
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
@@ -364,6 +365,9 @@ def clean(output, root: Path) -> dict:
     output = dict(output)
     if "execution_count" in output:
         output["execution_count"] = 1
+    if NARROW in output.get("data", {}):  # a type that others do not know stands where they do not look
+        data = dict(output["data"])
+        output |= {"metadata": {**output["metadata"], "narrow": data.pop(NARROW)}, "data": data}
     if output["output_type"] == "error":
         output["traceback"] = [line.replace(f"{root}/", "") for line in output["traceback"]]
     return output

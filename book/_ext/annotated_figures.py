@@ -14,7 +14,7 @@ WORDS = {  # in the figure -> on light, on dark
 }
 WORD = re.compile(r'(<(?:text\b|g (?=[^>]*>\s*<text>))[^>]*?\bfill: #)(' + "|".join(WORDS) + r")\b")  # a formula is a group
 FIGURE = re.compile(r'<img\b(?![^>]*\bonly-)([^>]*?\bsrc=")([^":]*_images/[^":]+)\.svg("[^>]*)>')
-NARROW, NARROW_KIND = "(max-width: 480px)", "image/x-narrow+svg"  # the kind as in tools/narrow.py
+NARROW = "(max-width: 480px)"
 
 
 def coloured(svg: str, theme: int) -> str:
@@ -28,9 +28,9 @@ def narrow_versions() -> dict[str, str]:
     found = {}
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-            for data in (output.get("data", {}) for output in cell.get("outputs", [])):
-                if NARROW_KIND in data:
-                    found["".join(data["image/svg+xml"]).strip()] = "".join(data[NARROW_KIND])
+            for output in cell.get("outputs", []):
+                if below := output.get("metadata", {}).get("narrow"):
+                    found["".join(output["data"]["image/svg+xml"]).strip()] = below
     return found
 
 
