@@ -227,17 +227,17 @@ def _use_attention(module, attention):
 def fuse(model: Transformer) -> Transformer:
     """Give a Transformer fused attention and norms, in place; its weights keep their names.
 
-    Returns the model.
+    A norm with forward hooks stays. Returns the model.
     """
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if type(child) is LayerNorm:
+            if type(child) is LayerNorm and not (child._forward_hooks or child._forward_pre_hooks):
                 setattr(module, name, FusedLayerNorm.of(child))
         if isinstance(module, MultiHeadAttention):
             _use_attention(module, fused_attention)
     for layer in model.decoder.layers:
         _use_attention(layer.self_attention, fused_causal_attention)
-    if not model.dropout._forward_hooks:
+    if _to_autocast not in model.dropout._forward_hooks.values():
         model.dropout.register_forward_hook(_to_autocast)
     return model
 

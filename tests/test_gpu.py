@@ -207,6 +207,18 @@ def test_another_attention_is_left_alone():
     assert gpu.fuse(model).encoder.layers[0].self_attention.attention is before
 
 
+def test_a_fused_model_calls_the_hooks_that_it_had():
+    model, called = Transformer(SMALL), []
+    norm = next(module for module in model.modules() if type(module) is LayerNorm)
+    norm.register_forward_hook(lambda module, inputs, out: called.append("norm"))
+    model.dropout.register_forward_hook(lambda module, inputs, out: called.append("dropout"))
+    gpu.fuse(gpu.fuse(model))
+    assert len(model.dropout._forward_hooks) == 2  # autocast's once
+    assert sum(type(module) is LayerNorm for module in model.modules()) == 1
+    model(torch.tensor([[5, 2]]), torch.tensor([[1, 5]]))
+    assert called == ["dropout", "norm", "dropout"]
+
+
 def test_a_norm_keeps_precision_under_autocast_and_refuses_another_width():
     norm, plain = FusedLayerNorm(16), LayerNorm(16)
     x = 3 + torch.randn(5, 16)

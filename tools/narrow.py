@@ -59,7 +59,8 @@ def narrowed(figure) -> str | None:
                     figure.set_size_inches(wide, high * factor + above)
                     figure.draw_without_rendering()
                 if fits(figure, wide) and len(collisions(figure)) <= most:
-                    return print_figure(figure, "svg", bbox_inches="tight")
+                    svg = print_figure(figure, "svg", bbox_inches="tight")
+                    return re.sub(r"\s*<!DOCTYPE.*?>|\s*<metadata>.*?</metadata>", "", svg, flags=re.S)
     return None
 
 
