@@ -144,12 +144,18 @@ def test_a_chapter_leads_past_its_questions():
 def test_words_without_a_colour_are_no_elements():
     code = '<span class="n">a</span> <span class="o">&lt;</span> <span class="k">if</span><span class="nf">f</span><span class="no">x</span>'
     assert page.plainer(code) == 'a &lt; <span class="k">if</span><span class="nf">f</span><span class="no">x</span>'
-    option = '<code><span class="pre">--tokens</span> <span class="pre">-n</span> <span class="pre">a-b</span></code>'
-    done = page.plainer(option)
-    assert done.count('<span class="together">') == 2 and page.plainer(done) == done and 'class="together">--t</span>okens' in done
     css = (ROOT / "book/_static/book.css").read_text(encoding="utf-8")
     coloured = {name for rule in re.findall(r"\.highlight :is\(([^)]*)\)", css) for name in re.findall(r"\.(\w+)", rule)}
     assert "kn" in coloured and not [name for name in coloured if page.PLAIN.match(f'<span class="{name}">x</span>')]
+
+
+def test_code_in_the_text_breaks_where_its_words_end():
+    words = "--tokens", "-n", "a-b", "short_name", "tests/test_x.py::test_a_long_name_of_a_test"
+    code = "<code>" + " ".join(f'<span class="pre">{word}</span>' for word in words) + "</code>"
+    done = page.breakable(code)
+    assert done.count('<span class="together">') == 2 and 'class="together">--t</span>okens' in done
+    assert "tests/<wbr>test_<wbr>x.<wbr>py::<wbr>test_" in done and "short_name" in done
+    assert re.sub("<[^>]*>", "", done) == re.sub("<[^>]*>", "", code) and page.breakable(done) == done
 
 
 def test_a_section_knows_about_how_high_it_is():
@@ -364,8 +370,13 @@ def test_a_figure_comes_in_two_versions(tmp_path):
 
 
 def test_a_formula_in_a_figure_is_a_word_of_it():
-    formula = '<g style="fill: #767676" transform="translate(1 2)">\n<text><tspan>d</tspan></text></g><g style="fill: #767676"><path/></g>'
+    formula = '<text><tspan style="fill: #767676">d</tspan></text><g style="fill: #767676"><path/></g>'
     assert figures.coloured(formula, 1) == formula.replace("767676", "a9a69d", 1)
+
+
+def test_what_is_pale_stands_out_on_dark():
+    bars = '<path style="fill: #7d6bb5; opacity: 0.45"/><path style="fill: #7d6bb5"/><path style="fill: #7d6bb5; opacity: 1"/>'
+    assert figures.coloured(bars, 0) == bars and figures.coloured(bars, 1) == bars.replace("7d6bb5", "ab9be0", 1)
 
 
 def test_a_figure_has_the_narrow_version_of_its_notebook(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""How the notebooks' kernels are set up, the same for weaving and for testing."""
+"""How the notebooks' kernels are set up; those of weaving also lay out figures for narrow screens."""
 
 from pathlib import Path
 

@@ -230,6 +230,8 @@ def inputs(chapter: Chapter, root: Path) -> str:
             name = path.relative_to(root.resolve()).as_posix()
             listed = path.suffix == ".md" and texts in path.parents and not any(name in source for source in sources)
             add(name, without_prose(path.read_text(encoding="utf-8")).encode() if listed else path.read_bytes())
+        if any("matplotlib" in source for source in sources):  # it draws
+            add("narrow.py", bare(Path(__file__).with_name("narrow.py").read_text(encoding="utf-8")).encode())
     except SyntaxError:
         pass  # running the chapter reports it where it stands
     return digest.hexdigest()
@@ -361,7 +363,7 @@ def is_bar(output) -> bool:
 
 
 def clean(output, root: Path) -> dict:
-    """An output without counts, timings and, in tracebacks, the place of this checkout."""
+    """An output without counts, timings and, in tracebacks, the place of this checkout; a narrow figure as metadata."""
     output = dict(output)
     if "execution_count" in output:
         output["execution_count"] = 1

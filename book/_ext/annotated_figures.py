@@ -12,14 +12,16 @@ WORDS = {  # in the figure -> on light, on dark
     "767676": ("5d5a53", "a9a69d"), "8a8a8a": ("66665f", "a9a69d"), "2a7fbf": ("1d6ba6", "6fb1e6"), "d9861a": ("9a5a08", "e6a44a"),
     "1f9d77": ("14724f", "56c09a"), "c2557f": ("a83f68", "e58bb0"), "7d6bb5": ("6a57a8", "ab9be0"),
 }
-WORD = re.compile(r'(<(?:text\b|g (?=[^>]*>\s*<text>))[^>]*?\bfill: #)(' + "|".join(WORDS) + r")\b")  # a formula is a group
+WORD = re.compile(r'(<(?:text|tspan)\b[^>]*?\bfill: #)(' + "|".join(WORDS) + r")\b")  # a formula is of several
+PALE = re.compile(r'(?:fill|stroke): #(' + "|".join(WORDS) + r')\b(?=[^"]*\bopacity: 0?\.\d)')  # it lets the ground shine through
 FIGURE = re.compile(r'<img\b(?![^>]*\bonly-)([^>]*?\bsrc=")([^":]*_images/[^":]+)\.svg("[^>]*)>')
 NARROW = "(max-width: 480px)"
 
 
 def coloured(svg: str, theme: int) -> str:
-    "A figure whose words have the hues of a theme, 0 light or 1 dark."
-    return WORD.sub(lambda found: found[1] + WORDS[found[2]][theme], svg)
+    "A figure whose words have the hues of a theme, 0 light or 1 dark; on dark what is pale has them, too."
+    svg = WORD.sub(lambda found: found[1] + WORDS[found[2]][theme], svg)
+    return PALE.sub(lambda found: found[0].replace(found[1], WORDS[found[1]][1]), svg) if theme else svg
 
 
 @functools.cache
@@ -40,8 +42,8 @@ def themed(page: str, folder: Path) -> str:
         path = (folder / f"{found[2]}.svg").resolve()
         dark, narrow = (path.with_name(f"{path.stem}-{kind}.svg") for kind in ("dark", "narrow"))
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
-        if WORD.search(text):  # as the notebook has it: copied anew by this build
-            below = narrow_versions().get(text.strip())
+        below = narrow_versions().get(text.strip())
+        if below or WORD.search(text):  # as the notebook has it: copied anew by this build
             for theme, kind in ((1, "-dark"), (0, "")):  # what all are made of goes last
                 stack = path.with_name(f"{path.stem}-narrow{kind}.svg")
                 if below:

@@ -207,12 +207,19 @@ def folded(page: str, least: int = 5) -> str:
 PLAIN = re.compile(r'<span class="(?:n|p|o|w|nn|ne|nv|vm)">([^<]*)</span>')
 
 
-OPTION = re.compile(r'(?<=<span class="pre">)(--?\w)')
-
-
 def plainer(page: str) -> str:
-    "A page whose words of code are elements only where they have a colour, and whose options begin no line without their dashes."
-    return OPTION.sub(r'<span class="together">\1</span>', PLAIN.sub(r"\1", page))
+    "A page whose words of code are elements only where they have a colour."
+    return PLAIN.sub(r"\1", page)
+
+
+OPTION = re.compile(r'(?<=<span class="pre">)(--?\w)')
+LONG_NAME = re.compile(r'(?<=<span class="pre">)[^<\s]{24,}')
+
+
+def breakable(page: str) -> str:
+    "A page whose long names in the text break between their words, and whose options keep their dashes."
+    names = LONG_NAME.sub(lambda found: re.sub(r"(?<=[_/:.])(?=\w)", "<wbr>", found[0]), page)
+    return OPTION.sub(r'<span class="together">\1</span>', names)
 
 
 # ---------------------------------------------------------------- what a page lays out
@@ -384,7 +391,7 @@ def finish(app, error) -> None:
     new = {}
     for path, text in texts.items():
         text = stacked(lighter(roomy(hardened(drawn(text, known))), search=path.name == "search.html"))
-        text = measured(plainer(folded(lined(text))))
+        text = measured(breakable(plainer(folded(lined(text)))))
         new[path] = faces(themed(spaced(text, path.parent), path.parent), up(app, path))
     new = bundle(typeset(app, onward(new)), out / "_static", Path(app.doctreedir) / "bundle.json")
     for path in paths:
