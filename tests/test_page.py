@@ -505,6 +505,21 @@ def test_the_link_past_the_questions_stands_below_both_neighbours(browser, site)
         page.close()
 
 
+CUT = """() => [...document.querySelectorAll('.bd-article :is(pre, .pst-scrollable-table-container)')]
+  .filter(e => e.offsetParent && e.scrollWidth > e.clientWidth).map(e => e.innerText.slice(0, 60))"""
+
+
+@pytest.mark.parametrize("name", ["notebooks/00-the-paper", "notebooks/17-variations-questions", "notebooks/E-bugs", "notebooks/F-grammar", "book/A-notation"])
+def test_a_wide_page_shows_code_and_tables_whole(browser, site, name):
+    page = browser.new_page(viewport={"width": 1400, "height": 800})
+    page.goto(f"{site}/{name}.html", wait_until="load")
+    page.evaluate("() => document.querySelectorAll('details').forEach(e => e.open = true)")
+    assert page.evaluate(CUT) == []
+    page.add_style_tag(content=".bd-article pre.lined { white-space: pre !important } .bd-article table { min-width: 900px !important }")
+    assert page.evaluate(CUT)  # so it would be seen
+    page.close()
+
+
 def test_a_link_stays_in_its_line(browser, site):
     """A rule for cells must not name a class that Sphinx gives to links."""
     page = browser.new_page(viewport=WIDE)
