@@ -178,8 +178,8 @@ def _writable(line):
 class Subwords:
     """A vocabulary of word pieces shared by both languages, by SentencePiece (section 5.1).
 
-    Characters that the training text lacks are spelled as bytes, so that every text survives;
-    only the sign `▁` becomes a space.
+    Characters that the training text lacks are spelled as bytes, so that they survive;
+    only white space and the sign `▁` become single spaces, and half a surrogate pair U+FFFD.
 
     Args:
         model: what SentencePiece's own model file holds.
@@ -541,6 +541,20 @@ def make_batch(
     return source, torch.nn.functional.pad(target, (1, 0), value=bos)  # (B, T + 1)
 
 
+def _lengths(pairs):
+    """The lengths of both sides, [(source, target), ...]; ValueError where a pair is none."""
+    if not hasattr(pairs, "__getitem__"):  # an epoch reads its pairs in an order of its own
+        raise ValueError(f"pairs are a {type(pairs).__name__}: give a list")
+    lengths = []
+    for i, pair in enumerate(pairs):
+        sides = pair if hasattr(pair, "__len__") and len(pair) == 2 else ["", ""]
+        if any(isinstance(part, str) for side in sides for part in (side, *side[:1])):
+            raise ValueError(f"pair {i} is {str(pair)[:60]}: "
+                             "give two lists of identifiers, as `encode` makes them")
+        lengths.append((len(sides[0]), len(sides[1])))
+    return lengths
+
+
 @dataclass(frozen=True)
 class Batches:
     """What a trainer draws from: called with epoch and position, it goes on there (5.1).
@@ -573,9 +587,7 @@ class Batches:
 
     def plan(self, epoch: int = 0) -> _Plan:
         """The plan of an epoch, the same for all workers."""
-        lengths = self.pairs
-        if not hasattr(lengths, "runs"):
-            lengths = [(len(source), len(target)) for source, target in self.pairs]
+        lengths = self.pairs if hasattr(self.pairs, "runs") else _lengths(self.pairs)
         budgets = self.source_tokens, self.target_tokens
         return _plan_batches(lengths, *budgets, self.seed, epoch, self.workers)
 

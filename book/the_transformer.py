@@ -233,7 +233,7 @@ def train(model, pairs, steps=STEPS, warmup=WARMUP, rate=RATE):
 
 @torch.no_grad()
 def greedy(model, source):
-    """Write the likeliest next word until every sentence has ended (section 6.1)."""
+    """Write the likeliest next word until every sentence has ended."""
     limit = (source != PAD).sum(1, keepdim=True) + 50  # the paper: each input's length + 50
     memory = model.eval().encode(source)  # (B, S, d_model)
     target = torch.full_like(source[:, :1], BOS)  # (B, 1)

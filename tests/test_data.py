@@ -304,6 +304,24 @@ def test_little_of_multi30k_is_padding():
     assert padding(lengths, lists(_plan_batches(lengths, 4096, 4096))) < 0.05
 
 
+@pytest.mark.parametrize(("pairs", "said"), [
+    ([([5, 2], [7, 2]), ("A hat.", "Ein Hut.")], r"pair 1 is \('A hat.', 'Ein Hut.'\): .* identifiers"),
+    ([(["A", "hat"], ["Ein", "Hut"])], "pair 0 is .* identifiers"),
+    ([([5, 2], [7, 2], [1])], "pair 0 is .* identifiers"),
+    ([5, 2], "pair 0 is 5: .* identifiers"),
+    (((pair for pair in [([5, 2], [7, 2])])), "generator: .* a list"),
+    (None, "NoneType: .* a list"),
+])
+def test_what_is_no_list_of_pairs_of_identifiers_is_named(pairs, said):
+    with pytest.raises(ValueError, match=said):
+        next(Batches(pairs, 100, 100)())
+
+
+def test_pairs_may_be_arrays_or_tensors():
+    source, target = next(Batches([(np.array([5, 2]), torch.tensor([7, 8, 2]))], 100, 100)())
+    assert source.tolist() == [[5, 2]] and target.tolist() == [[1, 7, 8, 2]]
+
+
 # Baselines and splits
 
 

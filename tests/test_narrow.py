@@ -192,6 +192,7 @@ def test_a_legend_of_the_figure_has_fewer_columns():
     (legend,) = figure.legends
     assert width(after) < MOST[-1] and legend._ncols == 1 and "of" in texts(after)
     assert [t for t in texts(after) if t.startswith("the first")] == [text.get_text() for text in legend.get_texts()]
+    assert legend.get_window_extent().y0 > axes[0].bbox.y1 > axes[1].bbox.y1  # and comes before the panels
 
 
 def test_long_names_are_broken_and_stand_on_a_slant():

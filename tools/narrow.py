@@ -58,8 +58,8 @@ def narrowed(figure) -> str | None:
         before, square = figure.get_size_inches()[0], all(cell[0].get_aspect() == 1 for cell in cells)
         high = rearrange(figure, cells)
         shrinks = square and high == figure.get_size_inches()[1]  # maps in their grid: else they stand in empty space
-        for factor in (1, 1.8):
-            if factor > 1:
+        for factor, breaks in ((1, False), (1.3, True), (1.8, False)):
+            if breaks:
                 break_lines(figure)
             for wide in WIDTHS:
                 tall = high * (wide / before if shrinks else factor)
@@ -115,6 +115,9 @@ def rearrange(figure, cells: list[list]) -> float:
         if grid.nrows == 1 and columns == 1:
             name, title = NAMES[len(cells)][i], cell[0].get_title()
             cell[0].set_title(f"{name}: {title}" if title else name)
+    if columns == 1:  # what belongs to all panels comes before them
+        for legend in figure.legends:
+            legend.set_loc("outside upper center")
     if engine := figure.get_layout_engine():
         engine.set(h_pad=0.1)  # inches: a title is not to look like a part of the name above it
     return high / grid.nrows * rows
@@ -159,8 +162,9 @@ def break_lines(figure) -> None:
         if legend := axes.get_legend():
             axes.legend(**again(legend, LETTERS // 3), loc="lower left", bbox_to_anchor=(0, 1))
     for legend in list(figure.legends):
+        side = "upper" if legend.get_window_extent().y0 > figure.bbox.height / 2 else "lower"
         legend.remove()
-        figure.legend(**again(legend, LETTERS // 2), loc="outside lower center")
+        figure.legend(**again(legend, LETTERS // 2), loc=f"outside {side} center")
 
 
 def again(legend, most: int) -> dict:

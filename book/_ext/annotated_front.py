@@ -8,6 +8,7 @@ import json
 import math
 import re
 import statistics
+from collections import Counter
 from datetime import datetime
 from pathlib import Path
 
@@ -178,6 +179,8 @@ def numbers() -> list[tuple[str, str, str]]:
     bleu, spent = [row["bleu"] for row in seeds], max(map(with_teachers, names)) / 3600
     plain = statistics.mean(record(f"{PLAIN}-{seed}", "scores.json")["bleu"] for seed in (1, 2, 3))
     spread = f", deviation {statistics.stdev(bleu):.2f}" if len(bleu) > 1 else ""
+    same = max(Counter(json.dumps(row["teachers"], sort_keys=True) for row in seeds).values())
+    shared = f" (the same two for {same} of them)" if same > 1 else ""
     published = json.loads((ROOT / "book/paper.json").read_text(encoding="utf-8"))["multi30k_text_only"]["bleu"]
     return [
         (f"{worst['exact']} of {worst['sentences']}",
@@ -188,7 +191,7 @@ def numbers() -> list[tuple[str, str, str]]:
          f"on {tatoeba['sentences']:,} new English sentences of Tatoeba into German, after {seconds(TRANSLATOR) / 60:.0f} minutes of training on {cores(TRANSLATOR)}, a single run",
          "notebooks/13-command-line"),
         (f"{statistics.mean(bleu):.2f} BLEU",
-         f"on the {seeds[0]['sentences']:,} captions of Multi30k's test set, lower-cased and tokenised: mean of {len(bleu)} seeds{spread}, each also taught by two other trainings,"
+         f"on the {seeds[0]['sentences']:,} captions of Multi30k's test set, lower-cased and tokenised: mean of {len(bleu)} seeds{spread}, each also taught by two other trainings{shared},"
          f" at most {spent:.1f} hours on one core in all; {plain:.1f} without such teachers; the published score of a text-only Transformer, a single training, is {published:.2f}",
          "notebooks/12-evaluation-questions"),  # which has this record
     ]
