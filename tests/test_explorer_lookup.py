@@ -72,7 +72,7 @@ def test_a_query_is_moved_by_key_and_by_hand(alive, width):
     page = alive("lookup", width)
     q, k = (torch.tensor(PLANE[name]) for name in "qk")
     assert [row[3] for row in cells(page)] == [f"{w:.2f}" for w in attention_weights(q, k)[0]]
-    handle = page.get_by_role("button", name="query q")
+    handle = page.get_by_role("slider", name="query q")
     handle.focus()
     for _ in range(20):
         page.keyboard.press("ArrowLeft")

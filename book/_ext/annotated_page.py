@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 
 from annotated_bundle import bundle
 from annotated_figures import themed
+from annotated_heard import named, spoken
 from docutils import nodes
 from sphinx.util import logging
 
@@ -327,7 +328,8 @@ def stacked(page: str) -> str:
 
         def row(one: re.Match) -> str:
             labels = iter(heads)
-            return re.sub(r"<td\b", lambda _: f'<td data-label="{(label := next(labels))}"' + ' lang="zh-Hans"' * (label == "中文"), one[0])
+            one = re.sub(r"<td\b", '<td role="rowheader"', one[0], count=1)
+            return re.sub(r"<td\b", lambda _: f'<td data-label="{(label := next(labels))}"' + ' lang="zh-Hans"' * (label == "中文"), one)
         return f"{found[1]} stack{found[2]}{ROWS.sub(row, found[3])}</table>"
     return TABLE.sub(table, page)
 
@@ -391,7 +393,7 @@ def finish(app, error) -> None:
     new = {}
     for path, text in texts.items():
         text = stacked(lighter(roomy(hardened(drawn(text, known))), search=path.name == "search.html"))
-        text = measured(breakable(plainer(folded(lined(text)))))
+        text = spoken(named(measured(breakable(plainer(folded(lined(text)))))))
         new[path] = faces(themed(spaced(text, path.parent), path.parent), up(app, path))
     new = bundle(typeset(app, onward(new)), out / "_static", Path(app.doctreedir) / "bundle.json")
     for path in paths:

@@ -21,6 +21,7 @@ document.addEventListener("DOMContentLoaded", () => {
   enlarging();
   sifting();
   focusing();
+  telling();
   // A link of the narrow page's drawer leads to a section that the drawer hides: it closes first, and the button that has
   // opened it gets the focus.
   const drawer = document.querySelector("#pst-secondary-sidebar-modal");
@@ -44,6 +45,9 @@ document.addEventListener("DOMContentLoaded", () => {
     };
     quiet();
     new MutationObserver(quiet).observe(button, { childList: true, subtree: true });
+    const name = () => button.setAttribute("aria-label", `Colours: ${document.documentElement.dataset.mode || "auto"}`);
+    name();
+    new MutationObserver(name).observe(document.documentElement, { attributeFilter: ["data-mode"] });
   }
   // A reader who prints wants to see what is folded.
   let opened = [];
@@ -57,15 +61,28 @@ document.addEventListener("DOMContentLoaded", () => {
   });
 });
 
-// The theme takes the focus from the buttons of its head when they are clicked: they get it back, those that open a
-// dialog when that closes. A drawer that a wider page has no need of closes by itself.
+// The theme takes the focus from the buttons of its head when they are clicked, and copying from the buttons of code:
+// they get it back, those that open a dialog when that closes. A drawer that a wider page has no need of closes by itself.
 function focusing() {
   let opener = null;
-  for (const button of document.querySelectorAll(".theme-switch-button, .search-button, .search-button-field, .primary-toggle, .secondary-toggle")) {
-    button.addEventListener("click", () => setTimeout(() => {
-      if (document.querySelector("dialog[open]")) opener = button;
-      else if (document.activeElement === document.body) button.focus({ preventScroll: true });
-    }));
+  const back = button => { if (document.activeElement === document.body) button.focus({ preventScroll: true }); };
+  document.addEventListener("click", event => {  // before the theme's own, one of which stops the event
+    const button = event.target.closest(".theme-switch-button, .search-button, .search-button-field, .primary-toggle, .secondary-toggle");
+    if (button) setTimeout(() => document.querySelector("dialog[open]") ? opener = button : back(button));
+    const copies = event.target.closest(".copybtn");
+    if (copies) for (const wait of [0, 100, 400, 1000]) setTimeout(back, wait, copies);  // a field takes the focus while it copies
+  }, true);
+  for (const [name, width] of [["primary", 960], ["secondary", 1200]]) {  // whether what they show is shown
+    const bar = document.querySelector(`.bd-sidebar-${name}`), drawer = document.querySelector(`#pst-${name}-sidebar-modal`);
+    const state = () => {
+      const shown = innerWidth < width ? Boolean(drawer?.open) : !bar?.classList.contains("pst-sidebar-hidden");
+      for (const button of document.querySelectorAll(`.${name}-toggle`)) button.setAttribute("aria-expanded", shown);
+    };
+    state();
+    addEventListener("resize", state);
+    const watch = new MutationObserver(state);
+    if (bar) watch.observe(bar, { attributeFilter: ["class"] });
+    if (drawer) watch.observe(drawer, { attributeFilter: ["open"] });
   }
   for (const dialog of document.querySelectorAll("dialog:not(.zoom)")) {
     dialog.addEventListener("close", () => {
@@ -77,6 +94,35 @@ function focusing() {
     const drawer = document.querySelector(`#pst-${name}-sidebar-modal`);
     matchMedia(`(min-width: ${width}px)`).addEventListener("change", ({ matches }) => { if (matches && drawer?.open) drawer.close(); });
   }
+}
+
+// What a change on the page says to those who do not see it: that code was copied, how many pages a search has found.
+function telling() {
+  const told = document.createElement("p");
+  told.className = "visually-hidden";
+  told.setAttribute("role", "status");
+  document.body.append(told);
+  let waiting;
+  const tell = (words, wait) => {
+    clearTimeout(waiting);
+    told.textContent = "";  // what is said twice is heard twice
+    waiting = setTimeout(() => { told.textContent = words(); }, wait);
+  };
+  document.addEventListener("click", ({ target }) => {
+    const button = target.closest(".copybtn");
+    if (button) tell(() => button.classList.contains("success") ? "Copied" : "", 400);
+  });
+  addEventListener("load", () => {
+    for (const button of document.querySelectorAll(".copybtn")) {
+      button.type = "button";
+      const first = button.parentElement.querySelector("pre")?.textContent.trim().split("\n")[0].slice(0, 60) ?? "";
+      button.setAttribute("aria-label", `Copy: ${first}`);
+    }
+  });
+  const results = document.querySelector("#search-results");
+  if (results) new MutationObserver(() => tell(() => results.querySelector(".search-summary")?.textContent ?? "", 500)).observe(results, { childList: true, subtree: true });
+  // a docstring's rest unfolds by Enter, too
+  document.addEventListener("keydown", event => { if (event.key === "Enter" && event.target.matches?.(".more")) event.target.click(); });
 }
 
 // Sections out of sight have a guessed height: what an address leads to must stay where it is while they get their own.
@@ -138,13 +184,12 @@ function enlarging() {
   dialog.querySelector("button").onclick = () => dialog.close();
   dialog.onclose = () => { document.documentElement.style.overflow = ""; };
   dialog.onclick = event => { if (event.target === dialog) dialog.close(); };
-  dialog.onkeydown = event => {  // by hand: Sphinx's highlighting of words takes Escape from the browser
-    if (event.key === "Escape") {
-      event.preventDefault();
-      event.stopPropagation();
-      dialog.close();
-    }
-  };
+  document.addEventListener("keydown", event => {  // by hand: Sphinx's highlighting of words takes Escape from the browser
+    if (!dialog.open || event.key !== "Escape") return;
+    event.preventDefault();
+    event.stopPropagation();
+    dialog.close();
+  }, true);  // wherever the focus is
   const open = picture => {
     const large = picture.cloneNode(true);
     large.removeAttribute("id");

@@ -100,7 +100,7 @@
     const { candidates } = steps[step - 1], before = step > 1 ? steps[step - 2].hypotheses : [{ tokens: [] }];
     const kept = candidates.filter((one) => one.kept).length;
     return table(["hypothesis", "token", "log P", ""], candidates.slice(0, kept + LISTED).map((one) =>
-      [el("span", {}, name(before[one.parent].tokens, one.token)), words(Math.log(one.p)), words(one.logP), one.kept ? "kept" : ""]));
+      [el("span", { lang: "de" }, name(before[one.parent].tokens, one.token)), words(Math.log(one.p)), words(one.logP), one.kept ? "kept" : ""]));
   }
 
   /** What is finished after a step, best score first. */
@@ -108,7 +108,7 @@
     const done = steps[step - 1].hypotheses.filter(({ score }) => score !== null).sort((a, b) => b.score - a.score);
     if (!done.length) return table(["finished", "L", "log P", "lp(L)", "score"], [["none yet", "", "", "", ""]]);
     return table(["finished", "L", "log P", "lp(L)", "score"], done.map(({ ids, tokens, logP, score }) =>
-      [written(tokens), String(ids.length), words(logP), words(penalty(ids.length, alpha)), words(score, 3)]));
+      [el("span", { lang: "de" }, written(tokens)), String(ids.length), words(logP), words(penalty(ids.length, alpha)), words(score, 3)]));
   }
 
   function reason({ steps, limit, alpha, beam }, step) {

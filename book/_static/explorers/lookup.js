@@ -53,14 +53,14 @@
           [point[0], point[1]] = area.back(x, y);
           redraw();
         };
-        drag(mark, { label: "", at: () => area.at(...point), move });
+        drag(mark, { label: `${KINDS[kind]} ${name}`, at: () => area.at(...point), move });
         if (kind !== "v") wires.append(arrow);
         marks.append(label, mark);
         drawn.push(() => {
           const [x, y] = area.at(...point), [x0, y0] = area.at(0, 0);
           set(arrow, { x1: x0, y1: y0, x2: x, y2: y });
-          const told = `${KINDS[kind]} ${name} at ${point.map((c) => words(c, 1)).join(", ")}; arrow keys move it`;
-          set(mark, { transform: `translate(${x} ${y})`, "aria-label": told });
+          const told = point.map((c) => words(c, 1)).join(", ");
+          set(mark, { transform: `translate(${x} ${y})`, "aria-valuemin": -REACH, "aria-valuemax": REACH, "aria-valuenow": point[0], "aria-valuetext": told });
           const [fx, fy] = area === left ? [x0, y0] : area.at(...centre()); // names stand on the outer side
           const far = Math.hypot(x - fx, y - fy) || 1;
           set(label, {

@@ -22,6 +22,8 @@
       `bos ${subject} ${verb} ${other.replace("der", "den")} eos`.split(" "))));
   const VOCAB = new Set(SENTENCES.flat()).size;
 
+  const german = (word) => el("span", { lang: "de" }, word);
+
   /** Why query t may not attend to key s: "padding", "later", "both", or "" where it may. */
   function reason(keys, t, s, padding, causal) {
     const padded = padding && keys[s] === "pad", later = causal && s > t;
@@ -126,12 +128,13 @@
       at = [0, 0];
       cells[0][0].box.setAttribute("tabindex", 0);
       drawing.replaceChildren(marks,
+        svg("g", { "aria-hidden": true }, // the cells say their words
         svg("text", { class: "k", x: LEFT + 14, y: 13 }, "keys"), svg("text", { class: "q", x: 0, y: 13 }, "queries"),
         svg("text", { x: LEFT + keys.length * WIDE + 4, y: TOP - 6 }, "sum"),
         ...keys.map((word, s) => svg("text", { class: "k", x: LEFT + (s + 0.5) * WIDE, y: TOP - (s % 2 ? 22 : 6), "text-anchor": "middle" }, word)),
-        ...queries.map((word, t) => svg("text", { class: "q", x: LEFT - 5, y: TOP + (t + 0.5) * HIGH + 5, "text-anchor": "end" }, word)),
-        ...cells.flat().map((one) => one.box), ...queries.map((_, t) =>
-          svg("text", { class: "sum", x: LEFT + keys.length * WIDE + 8, y: TOP + (t + 0.5) * HIGH + 5 })), ring);
+        ...queries.map((word, t) => svg("text", { class: "q", x: LEFT - 5, y: TOP + (t + 0.5) * HIGH + 5, "text-anchor": "end" }, word))),
+        ...cells.map((row, t) => svg("g", { role: "group", "aria-label": `query ${t}, ${queries[t]}` }, ...row.map((one) => one.box),
+          svg("text", { class: "sum", "aria-hidden": true, x: LEFT + keys.length * WIDE + 8, y: TOP + (t + 0.5) * HIGH + 5 }))), ring);
     }
 
     function draw() {
@@ -167,7 +170,7 @@
         el("p", {}, "The lowest loss possible with what each word sees, over twelve sentences like this one. "
           + `In use there are no later words: the table lets a model that relied on one guess evenly among ${VOCAB} words.`),
         table(["reads", "predicts", "in training", "in use"], [
-          ...rows.map((row) => [row.word, row.label, words(row.training) + (row.leaks ? " (leak)" : ""), words(row.use)]),
+          ...rows.map((row) => [german(row.word), german(row.label), words(row.training) + (row.leaks ? " (leak)" : ""), words(row.use)]),
           ["mean", "", words(mean("training")), words(mean("use"))]]));
       say(`${pairs} The best mean loss is ${words(mean("training"))} in training and ${words(mean("use"))} in use.`);
     }

@@ -283,14 +283,18 @@
     return box;
   }
 
-  /** A mark in a drawing that is dragged by pointer or moved by arrow keys: move(x, y) in the drawing's units. */
+  /**
+   * A mark in a drawing that is dragged by pointer or moved by arrow keys: move(x, y) in the drawing's units.
+   *
+   * It is a slider to those who hear it, so that their arrow keys reach it; whoever draws it gives its values.
+   */
   function drag(mark, { label, at, move, step = 5 }) {
     const place = (event) => {
       const matrix = mark.ownerSVGElement.getScreenCTM().inverse();
       const { x, y } = new DOMPoint(event.clientX, event.clientY).matrixTransform(matrix);
       move(x, y);
     };
-    fill(mark, { tabindex: 0, role: "button", "aria-label": label, class: `${mark.getAttribute("class") ?? ""} handle` }, []);
+    fill(mark, { tabindex: 0, role: "slider", "aria-label": label, "aria-roledescription": "point, moved by arrow keys", class: `${mark.getAttribute("class") ?? ""} handle` }, []);
     mark.addEventListener("pointerdown", (event) => {
       mark.setPointerCapture(event.pointerId);
       event.preventDefault();
