@@ -855,7 +855,7 @@ RINGS = """() => {
     if (e.tabIndex < 0 || !e.checkVisibility({visibilityProperty: true}) || seen.has(kind)) continue;
     seen.add(kind);
     const drawn = e.querySelector(':scope > .toctree-toggle') ?? e;  // where the theme draws the ring of a fold
-    const frame = e.matches('svg .query') && e.parentElement.querySelector(':scope > .ring');  // above the cells of a grid
+    const frame = e.matches('svg .query') && e.closest('svg').querySelector(':scope > .ring');  // above the cells of a grid
     const looks = () => { const s = getComputedStyle(drawn); return [s.outlineStyle + s.outlineWidth + s.outlineColor, s.boxShadow, frame && getComputedStyle(frame).stroke]; };
     document.activeElement.blur();
     const plain = looks();

@@ -109,7 +109,8 @@
       };
       const box = svg("g", {
         class: "query", role: "checkbox", tabindex: -1,
-        onfocus: () => set(ring, { x: place.x, y: place.y }),
+        onfocus: () => set(ring, { x: place.x, y: place.y, class: box.matches(":focus-visible") ? "ring seen" : "ring" }),
+        onblur: () => set(ring, { class: "ring" }),
         onclick: () => (go(t, s), flip()),
         onkeydown(event) {
           const way = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
