@@ -178,8 +178,9 @@ def _writable(line):
 class Subwords:
     """A vocabulary of word pieces shared by both languages, by SentencePiece (section 5.1).
 
-    Characters that the training text lacks are spelled as bytes, so that they survive;
-    only white space and the sign `▁` become single spaces, and half a surrogate pair U+FFFD.
+    Characters that the training text lacks are spelled as bytes, so that they survive.
+    White space becomes one space between words, each sign `▁` a space, and half a surrogate
+    pair U+FFFD.
 
     Args:
         model: what SentencePiece's own model file holds.
@@ -542,16 +543,21 @@ def make_batch(
 
 
 def _lengths(pairs):
-    """The lengths of both sides, [(source, target), ...]; ValueError where a pair is none."""
+    """The lengths of both sides; ValueError names the first that is no pair of identifiers."""
     if not hasattr(pairs, "__getitem__"):  # an epoch reads its pairs in an order of its own
         raise ValueError(f"pairs are a {type(pairs).__name__}: give a list")
     lengths = []
     for i, pair in enumerate(pairs):
-        sides = pair if hasattr(pair, "__len__") and len(pair) == 2 else ["", ""]
-        if any(isinstance(part, str) for side in sides for part in (side, *side[:1])):
+        try:
+            source, target = pair
+            lengths.append((len(source), len(target)))
+            words = any(isinstance(side, (str, bytes)) or isinstance(next(iter(side), 0), str)
+                        for side in (source, target))
+        except (TypeError, ValueError):
+            words = True
+        if words:
             raise ValueError(f"pair {i} is {str(pair)[:60]}: "
                              "give two lists of identifiers, as `encode` makes them")
-        lengths.append((len(sides[0]), len(sides[1])))
     return lengths
 
 

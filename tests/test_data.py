@@ -309,6 +309,13 @@ def test_little_of_multi30k_is_padding():
     ([(["A", "hat"], ["Ein", "Hut"])], "pair 0 is .* identifiers"),
     ([([5, 2], [7, 2], [1])], "pair 0 is .* identifiers"),
     ([5, 2], "pair 0 is 5: .* identifiers"),
+    ([(5, 2)], "pair 0 is .* identifiers"),
+    ([(None, None)], "pair 0 is .* identifiers"),
+    ([(b"A hat", b"Ein Hut")], "pair 0 is .* identifiers"),
+    ([(iter([5, 2]), iter([7, 2]))], "pair 0 is .* identifiers"),
+    ([({"ids": [5, 2]}, {"ids": [7, 2]})], "pair 0 is .* identifiers"),
+    (torch.tensor([5, 2]), "pair 0 is .* identifiers"),
+    (torch.tensor([[5, 2], [7, 2]]), "pair 0 is .* identifiers"),
     (((pair for pair in [([5, 2], [7, 2])])), "generator: .* a list"),
     (None, "NoneType: .* a list"),
 ])

@@ -180,7 +180,7 @@ def numbers() -> list[tuple[str, str, str]]:
     plain = statistics.mean(record(f"{PLAIN}-{seed}", "scores.json")["bleu"] for seed in (1, 2, 3))
     spread = f", deviation {statistics.stdev(bleu):.2f}" if len(bleu) > 1 else ""
     same = max(Counter(json.dumps(row["teachers"], sort_keys=True) for row in seeds).values())
-    shared = f" (the same two for {same} of them)" if same > 1 else ""
+    shared = f" ({same} of the seeds share theirs)" if same > 1 else ""
     published = json.loads((ROOT / "book/paper.json").read_text(encoding="utf-8"))["multi30k_text_only"]["bleu"]
     return [
         (f"{worst['exact']} of {worst['sentences']}",

@@ -328,8 +328,7 @@ def stacked(page: str) -> str:
 
         def row(one: re.Match) -> str:
             labels = iter(heads)
-            one = re.sub(r"<td\b", '<td role="rowheader"', one[0], count=1)
-            return re.sub(r"<td\b", lambda _: f'<td data-label="{(label := next(labels))}"' + ' lang="zh-Hans"' * (label == "中文"), one)
+            return re.sub(r"<td\b", lambda _: f'<td data-label="{(label := next(labels))}"' + ' lang="zh-Hans"' * (label == "中文"), one[0])
         return f"{found[1]} stack{found[2]}{ROWS.sub(row, found[3])}</table>"
     return TABLE.sub(table, page)
 

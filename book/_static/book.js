@@ -66,16 +66,18 @@ document.addEventListener("DOMContentLoaded", () => {
 function focusing() {
   let opener = null;
   const back = button => { if (document.activeElement === document.body) button.focus({ preventScroll: true }); };
+  let copied = [];  // until the reader does something else
+  for (const what of ["pointerdown", "keydown"]) document.addEventListener(what, () => copied.forEach(clearTimeout), true);
   document.addEventListener("click", event => {  // before the theme's own, one of which stops the event
     const button = event.target.closest(".theme-switch-button, .search-button, .search-button-field, .primary-toggle, .secondary-toggle");
     if (button) setTimeout(() => document.querySelector("dialog[open]") ? opener = button : back(button));
     const copies = event.target.closest(".copybtn");
-    if (copies) for (const wait of [0, 100, 400, 1000]) setTimeout(back, wait, copies);  // a field takes the focus while it copies
+    if (copies && event.detail === 0) copied = [0, 100, 400, 1000].map(wait => setTimeout(back, wait, copies));  // by the keyboard
   }, true);
-  for (const [name, width] of [["primary", 960], ["secondary", 1200]]) {  // whether what they show is shown
+  for (const [name, width] of [["primary", 992], ["secondary", 1200]]) {  // whether what they show is shown
     const bar = document.querySelector(`.bd-sidebar-${name}`), drawer = document.querySelector(`#pst-${name}-sidebar-modal`);
     const state = () => {
-      const shown = innerWidth < width ? Boolean(drawer?.open) : !bar?.classList.contains("pst-sidebar-hidden");
+      const shown = Boolean(drawer?.open) || innerWidth >= width && !bar?.classList.contains("pst-sidebar-hidden");
       for (const button of document.querySelectorAll(`.${name}-toggle`)) button.setAttribute("aria-expanded", shown);
     };
     state();
@@ -122,7 +124,7 @@ function telling() {
   const results = document.querySelector("#search-results");
   if (results) new MutationObserver(() => tell(() => results.querySelector(".search-summary")?.textContent ?? "", 500)).observe(results, { childList: true, subtree: true });
   // a docstring's rest unfolds by Enter, too
-  document.addEventListener("keydown", event => { if (event.key === "Enter" && event.target.matches?.(".more")) event.target.click(); });
+  document.addEventListener("keydown", event => { if (event.key === "Enter" && !event.repeat && event.target.matches?.(".more")) event.target.click(); });
 }
 
 // Sections out of sight have a guessed height: what an address leads to must stay where it is while they get their own.

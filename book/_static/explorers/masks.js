@@ -110,6 +110,7 @@
       const box = svg("g", {
         class: "query", role: "checkbox", tabindex: -1,
         onfocus: () => set(ring, { x: place.x, y: place.y, class: box.matches(":focus-visible") ? "ring seen" : "ring" }),
+        onkeyup: () => set(ring, { class: "ring seen" }), // after a touch, too
         onblur: () => set(ring, { class: "ring" }),
         onclick: () => (go(t, s), flip()),
         onkeydown(event) {
