@@ -78,6 +78,7 @@ def test_a_query_is_moved_by_key_and_by_hand(alive, width):
         page.keyboard.press("ArrowLeft")
     page.wait_for_timeout(100)
     q[0, 0] -= 100 / 26
+    assert float(handle.get_attribute("aria-valuenow")) == pytest.approx(q[0, 0].clamp(-3, 3).item(), abs=0.01)
     assert [row[3] for row in cells(page)] == [f"{w:.2f}" for w in attention_weights(q.clamp(-3, 3), k)[0]]
     before = cells(page)
     box = handle.bounding_box()

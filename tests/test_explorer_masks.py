@@ -111,6 +111,8 @@ def test_masks_and_single_pairs(alive, width):
     shows(allowed(keys, 7, False, False))
     page.get_by_label("causal mask", exact=True).press("Space")
 
+    assert page.get_by_role("group", name="query 0, bos").get_by_role("checkbox").count() == 7
+    assert page.locator(".readings span[lang=de]").count() == 12  # what is read and what is predicted
     page.get_by_role("checkbox", name="bos may attend to bos").focus()
     page.keyboard.press("ArrowRight")
     assert page.evaluate(RINGED)

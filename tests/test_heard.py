@@ -49,20 +49,36 @@ def test_parts_of_a_page_have_names(name):
     assert page.count('aria-current="page"') == (name != "book/index.html")  # the list has no entry of the front page
 
 
-@with_browser
-def test_copying_by_the_keyboard_keeps_the_place_and_is_told(browser, site):
+@pytest.fixture
+def copied(browser, site):
+    "A page on which the code beside a button, which is there as well, has just been copied by the keyboard."
     context = browser.new_context(viewport=WIDE, permissions=["clipboard-read", "clipboard-write"])
     page = context.new_page()
     page.goto(f"{site}/notebooks/02-attention.html", wait_until="load")
-    names = page.eval_on_selector_all(".copybtn", "all => all.map(one => one.getAttribute('aria-label'))")
-    assert len(names) > 10 and len(set(names)) > 0.8 * len(names) and all(name.startswith("Copy: ") for name in names)
     button = page.locator(".copybtn").nth(3)
     button.focus()
     page.keyboard.press("Enter")
+    yield page, button
+    context.close()
+
+
+@with_browser
+def test_copying_by_the_keyboard_keeps_the_place_and_is_told(copied):
+    page, button = copied
     page.wait_for_function("[...document.querySelectorAll('[role=status]')].some(one => one.textContent === 'Copied')")
     page.wait_for_function("document.activeElement.matches('.copybtn')")
     assert button.evaluate("one => one === document.activeElement")
-    context.close()
+    names = page.eval_on_selector_all(".copybtn", "all => all.map(one => one.getAttribute('aria-label'))")
+    assert len(names) > 10 and len(set(names)) > 0.8 * len(names) and all(name.startswith("Copy: ") for name in names)
+
+
+@with_browser
+def test_a_reader_who_goes_on_after_copying_keeps_the_focus_there(copied):
+    page, _ = copied
+    page.wait_for_function("document.activeElement.matches('.copybtn')")
+    page.mouse.click(700, 500)
+    page.wait_for_timeout(1200)  # the last time at which it would have come back
+    assert not page.evaluate("document.activeElement.matches('.copybtn')")
 
 
 @with_browser
@@ -119,21 +135,6 @@ def test_a_drawer_covers_the_page_and_closes_by_a_touch_beside_it(browser, site,
     page.wait_for_function("name => !document.querySelector(`#pst-${name}-sidebar-modal`).open", arg=name)
     page.wait_for_function("name => document.querySelector(`.${name}-toggle[aria-expanded=false]`)", arg=name)
     page.close()
-
-
-@with_browser
-def test_a_reader_who_goes_on_after_copying_keeps_the_focus_there(browser, site):
-    context = browser.new_context(viewport=WIDE, permissions=["clipboard-read", "clipboard-write"])
-    page = context.new_page()
-    page.goto(f"{site}/notebooks/02-attention.html", wait_until="load")
-    button = page.locator(".copybtn").nth(3)
-    button.focus()
-    page.keyboard.press("Enter")
-    page.wait_for_function("document.activeElement.matches('.copybtn')")
-    page.mouse.click(700, 500)
-    page.wait_for_timeout(1200)  # the last time at which it would have come back
-    assert not page.evaluate("document.activeElement.matches('.copybtn')")
-    context.close()
 
 
 @with_browser
