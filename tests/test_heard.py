@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from annotated_heard import is_german, spoken
+from annotated_heard import headed, is_german, spoken
 from browsers import CHROMIUM, FLAGS, served
 from explore import with_browser
 from test_page import HTML, built
@@ -38,6 +38,29 @@ def test_german_words_are_marked():
     assert spoken("<em>ihn</em> for <em>it</em>") == '<em lang="de">ihn</em> for <em>it</em>'
     page = (HTML / "notebooks/01-why-attention.html").read_text(encoding="utf-8")
     assert page.count('<em lang="de">') > 3
+
+
+def test_a_row_of_a_table_has_a_head():
+    rows = '<tr class="row-odd"><td data-label="a"><p>x</p></td>\n<td><p>y</p></td></tr>'
+    table = f'<table class="booktabs stack table"><thead><tr><th>a</th><th>b</th></tr></thead><tbody>{rows}</tbody></table>'
+    done = headed(table)
+    assert '<tr class="row-odd"><th scope="row" data-label="a"><p>x</p></th>\n<td>' in done and headed(done) == done
+    for other in (re.sub("<thead>.*</thead>", "", table), table.replace("booktabs", "plain")):
+        assert headed(other) == other
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+@with_browser
+def test_a_table_s_first_cells_look_as_the_others_do(browser, site, width):
+    "Where its rows are blocks, on a phone, they stand out as titles."
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.goto(f"{site}/notebooks/02-attention.html", wait_until="load")
+    looks = """kind => [...document.querySelectorAll(`.bd-article table.stack tbody ${kind}`)].map(e => {
+      const s = getComputedStyle(e); return [s.fontWeight, s.textAlign, s.borderTopWidth, s.display].join(' '); })"""
+    heads, cells = (page.evaluate(looks, kind) for kind in ("tr + tr th[scope=row]", "tr + tr td"))
+    page.close()
+    wanted = ({"400 left 1px table-cell"}, {"400 left 1px table-cell"}) if width > 576 else ({"600 left 1px block"}, {"400 left 0px block"})
+    assert (set(heads), set(cells)) == wanted
 
 
 @pytest.mark.parametrize("name", ["book/index.html", "notebooks/03-masks.html", "book/B-differences.html"])

@@ -5,6 +5,8 @@ import re
 
 DIALOGS = {"pst-search-dialog": "Search", "pst-primary-sidebar-modal": "Contents", "pst-secondary-sidebar-modal": "On this page"}
 EMPHASIS = re.compile(r"<em>([^<]+)</em>")
+TABLE = re.compile(r'<table class="[^"]*\bbooktabs\b.*?</table>', re.S)
+FIRST = re.compile(r"(<tr\b[^>]*>\s*)<td\b([^>]*)>(.*?)</td>", re.S)
 CURRENT = re.compile(r'<a class="current reference internal" href="#"(?! aria-current)')
 
 
@@ -35,6 +37,14 @@ def named(page: str) -> str:
     start = '<div class="sidebar-primary-items__start sidebar-primary__section">'
     page = page.replace(start, start.replace("<div", '<div role="banner"'))
     return CURRENT.sub(lambda found: f'{found[0]} aria-current="page"', page)
+
+
+def headed(page: str) -> str:
+    "A page whose tables tell what each row is about: below heads of columns, a row's first cell is its head."
+    def table(found: re.Match) -> str:
+        return FIRST.sub(r'\1<th scope="row"\2>\3</th>', found[0]) if "<thead" in found[0] else found[0]
+
+    return TABLE.sub(table, page)
 
 
 def spoken(page: str) -> str:

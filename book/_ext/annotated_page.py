@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 from annotated_bundle import bundle
 from annotated_figures import themed
-from annotated_heard import named, spoken
+from annotated_heard import headed, named, spoken
 from docutils import nodes
 from sphinx.util import logging
 
@@ -392,6 +392,7 @@ def finish(app, error) -> None:
     new = {}
     for path, text in texts.items():
         text = stacked(lighter(roomy(hardened(drawn(text, known))), search=path.name == "search.html"))
+        text = headed(text)
         text = spoken(named(measured(breakable(plainer(folded(lined(text)))))))
         new[path] = faces(themed(spaced(text, path.parent), path.parent), up(app, path))
     new = bundle(typeset(app, onward(new)), out / "_static", Path(app.doctreedir) / "bundle.json")
