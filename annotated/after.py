@@ -82,6 +82,8 @@ class _Stack(nn.Module):
 
     def __init__(self, config: Config, attention: Callable = scaled_dot_product_attention):
         super().__init__()
+        if config.output_bias or config.source_vocab is not None:
+            raise ValueError("one stack has no output_bias and no source_vocab: leave them out")
         self.config = config
         self.embedding = Embedding(config.vocab, config.d_model)
         self.positions = _POSITIONS[config.positions](config)
@@ -100,6 +102,9 @@ class MaskedModel(_Stack):
     Args:
         config: the sizes and choices.
         attention: a function of (Q, K, V, mask), as in `Transformer`.
+
+    Raises:
+        ValueError: config has an output_bias or a source_vocab, for which one stack has no use.
     """
 
     def encode(self, ids: Tensor) -> Tensor:
@@ -117,6 +122,9 @@ class LanguageModel(_Stack):
     Args:
         config: the sizes and choices.
         attention: a function of (Q, K, V, mask), as in `Transformer`.
+
+    Raises:
+        ValueError: config has an output_bias or a source_vocab, for which one stack has no use.
     """
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -435,11 +443,11 @@ def generate(
 
     Raises:
         ValueError: max_len is less than 1.
-        TypeError: the model does not write step by step.
+        TypeError: the model does not write step by step, or it translates.
     """
     if max_len < 1:
         raise ValueError(f"max_len must be 1 or more, not {max_len}")
-    if not hasattr(model, "step"):
+    if not hasattr(model, "step") or hasattr(model, "decode"):  # steps of a translation
         raise TypeError(f"model must be a LanguageModel, not {type(model).__name__}")
     if model.config.positions == "learned":
         max_len = min(max_len, max(1, model.config.max_positions + 1 - prompt.shape[1]))
@@ -459,6 +467,13 @@ def generate(
     return rows
 
 
+def _check_stack(model):
+    """Refuse to change anything but a model of one stack, before it is half changed: TypeError."""
+    if not isinstance(model, _Stack):
+        kind = type(model).__name__
+        raise TypeError(f"model must be a LanguageModel or a MaskedModel, not {kind}")
+
+
 def _like_before(model):
     """Give modules that are new in a model its mode, its device and its precision."""
     model.train(model.training).to(model.embedding.weight)
@@ -466,6 +481,7 @@ def _like_before(model):
 
 def _norm_first(model):
     """Put each norm inside its branch, and one at the top (Xiong et al. 2020)."""
+    _check_stack(model)
     c = model.config
     for layer in model.encoder.layers:
         pair = [PreNorm(c.d_model, c.P_drop, c.eps_norm) for _ in range(2)]
@@ -505,6 +521,7 @@ class RMSNorm(nn.Module):
 
 def _rms_norm(model):
     """Replace every LayerNorm by an RMSNorm (Zhang and Sennrich 2019)."""
+    _check_stack(model)
     c = model.config
     for module in list(model.modules()):
         if isinstance(getattr(module, "norm", None), LayerNorm):
@@ -565,6 +582,7 @@ def _rotary_positions(model):
 
     For models whose positions have no weights.
     """
+    _check_stack(model)
     if model.config.positions == "learned":
         raise ValueError("rotary positions replace sines: positions must not be learned")
     model.positions = _no_positions
@@ -597,6 +615,7 @@ class GatedFeedForward(nn.Module):
 
 def _gated_network(model):
     """Replace each feed-forward network by a gated one, two thirds as wide (Shazeer 2020)."""
+    _check_stack(model)
     c = model.config
     if c.P_drop_ffn:
         raise ValueError("a gated network has no dropout here: P_drop_ffn must be 0")
@@ -644,6 +663,7 @@ class GroupedQueryAttention(MultiHeadAttention):
 
 def _grouped_queries(model, groups=2):
     """Let the heads of every layer share keys and values (Ainslie et al. 2023)."""
+    _check_stack(model)
     c = model.config
     if c.bias:
         raise ValueError("grouped queries have no biases here: bias must be False")

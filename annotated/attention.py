@@ -17,6 +17,9 @@ __all__ = ["attention_weights", "scaled_dot_product_attention", "masked_softmax"
 def attention_weights(Q: Tensor, K: Tensor, mask: Tensor | None = None) -> Tensor:
     """How much each query attends to each key (section 3.2.1, the softmax of Eq. 1).
 
+    As in Eq. 1 a product is divided after it was made: in float16 one beyond 65504 overflows
+    first, and weights become NaN. `fused_attention` of chapter 14 does not overflow there.
+
     Args:
         Q: queries, (..., T, d_k).
         K: keys, (..., S, d_k).
@@ -106,6 +109,8 @@ def _check_mask(mask, scores):
         mask: what may be looked at.
         scores: the shape of the scores, (..., T, S).
     """
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"mask must be a tensor, not {type(mask).__name__}")
     if mask.dtype != torch.bool:
         raise TypeError(f"mask must be boolean, True = may attend, not {mask.dtype}")
     axes = zip(reversed(mask.shape), reversed(scores))

@@ -27,6 +27,7 @@ from annotated.files import (
     _need,
     _one_line,
     _open_input,
+    _refuse_lone_cr,
     _text_lines,
     read_json,
     resumable_output,
@@ -130,6 +131,10 @@ def _translate_stream(translator, options):
     """Translate a file or standard input to a file or standard output, window by window."""
     a_file = options.input and options.input.is_file()
     size = options.input.stat().st_size if a_file else None
+    if a_file:  # standard input can be read only once
+        with _open_input(options.input) as file:
+            first = list(islice(_text_lines(file, options.input, options.encoding), 2))
+        _refuse_lone_cr(first, options.input)
     output = _printed
     if options.output:
         output = partial(resumable_output, options.output, _job_of(options))

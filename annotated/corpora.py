@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import time
+import unicodedata
 import zipfile
 from array import array
 from collections.abc import Callable, Iterable
@@ -28,7 +29,16 @@ import numpy as np
 from tqdm import tqdm
 
 from annotated.data import Corpus, _by_length, split_pairs
-from annotated.files import _check_fields, _decode_line, atomic_write, file_lock, read_file, sha256_of, write_json
+from annotated.files import (
+    _check_fields,
+    _decode_line,
+    _refuse_lone_cr,
+    atomic_write,
+    file_lock,
+    read_file,
+    sha256_of,
+    write_json,
+)
 from annotated.grammar import grammar_corpus
 
 __all__ = ["read_pairs", "CORPORA", "cache_folder", "fetch", "load_corpus", "prepare", "TokenPairs"]
@@ -41,11 +51,21 @@ def _decode_lines(content, name):
     not UTF-8, and its first byte that is not.
     """
     if b"\0" in content:  # UTF-16, which can be valid UTF-8 by accident
-        raise ValueError(f"{name} holds a zero byte and so is no UTF-8 text: convert it to UTF-8")
+        said = f"{name} holds a zero byte: convert it if it is UTF-16"
+        raise ValueError(rf"{said}, else remove it with tr -d '\0' < FILE > NEW")
     rows = content.split(b"\n")
     if not rows[-1]:  # what follows the last line feed
         rows.pop()
     return [_decode_line(line, name, number) for number, line in enumerate(rows, start=1)]
+
+
+def _bare(line):
+    """A line without space around it, and empty where nothing of it can be seen."""
+    line = line.strip().removeprefix("\ufeff").lstrip()
+    if line[:1].isprintable():  # as nearly always
+        return line
+    unseen = "Cc", "Cf", "Zl", "Zp", "Zs"
+    return "" if all(unicodedata.category(letter) in unseen for letter in line) else line
 
 
 def _pair_lines(source, target, names):
@@ -57,7 +77,7 @@ def _pair_lines(source, target, names):
         raise ValueError(
             f"{names[0]} has {len(source)} lines and {names[1]} has {len(target)}: "
             "line n of one should be the translation of line n of the other")
-    pairs = [(s.strip(), t.strip()) for s, t in zip(source, target)]
+    pairs = [(_bare(s), _bare(t)) for s, t in zip(source, target)]
     kept = [(s, t) for s, t in pairs if s and t]
     return kept, len(pairs) - len(kept)
 
@@ -71,10 +91,13 @@ def read_pairs(
         (source, target) of each line, and how many were left out for an empty side.
 
     Raises:
-        ValueError: a file is missing or not UTF-8, or the numbers of lines differ.
+        ValueError: a file is missing or not UTF-8, its lines end in CR, or the numbers of
+            lines differ.
     """
     paths = source_path, target_path
     source, target = (_decode_lines(read_file(path), path) for path in paths)
+    for lines, path in zip((source, target), paths):
+        _refuse_lone_cr(lines, path)
     return _pair_lines(source, target, paths)
 
 
@@ -344,7 +367,7 @@ def _fetch_file(file, folder, tries=4, pause=1.0, timeout=20.0, limit=3600.0):
                 raise ValueError("what lies there is another file: its sha256 is wrong")
         except (OSError, HTTPException, ValueError) as error:
             failed = 0 if _size_of(part) > have + file.size / 1000 else failed + 1
-            if failed == tries or _is_permanent(error) or time.monotonic() > end:
+            if failed >= tries or _is_permanent(error) or time.monotonic() > end:
                 raise _unobtainable(file, error, _size_of(part)) from None
             time.sleep(pause * 2 ** max(failed - 1, 0))
 
@@ -450,8 +473,11 @@ def _write_tokens(pairs, vocabulary, folder):
     with (Path(folder, "tokens.bin").open("wb") as tokens,
           Path(folder, "lengths.bin").open("wb") as lengths,
           tqdm(pairs, unit="pair", dynamic_ncols=True, mininterval=0.5) as bar):
-        for pair in bar:
+        for number, pair in enumerate(bar, start=1):
             source, target = map(vocabulary.encode, pair)
+            if (most := max([*source, *target], default=0)) >= len(vocabulary):
+                has = f"the vocabulary has {len(vocabulary)}"
+                raise ValueError(f"pair {number} has the identifier {most}, and {has}")
             tokens.write(array(dtype.char, [*source, *target]))
             lengths.write(array("I", [len(source), len(target)]))
     return dtype.name
@@ -537,7 +563,8 @@ class TokenPairs:
         folder: what `prepare` made.
 
     Raises:
-        ValueError: the folder holds no prepared corpus, or a damaged one.
+        ValueError: the folder holds no prepared corpus, or a damaged one; of tokens.bin, which
+            may be large, only the size is checked.
     """
 
     starts: np.ndarray  # (n,), where each pair begins in tokens

@@ -17,6 +17,7 @@ from annotated.gpu import (
     Objective,
     TrainStep,
     _apart,
+    _check_plain,
     _check_sides,
     _joint,
     _JointAttention,
@@ -25,7 +26,7 @@ from annotated.gpu import (
     _refuse_second,
     fuse,
 )
-from annotated.layers import LayerNorm
+from annotated.layers import FusedLayerNorm, LayerNorm
 from annotated.masks import causal_mask
 from annotated.multihead import MultiHeadAttention
 from annotated.training import Run
@@ -341,18 +342,13 @@ class _LossInPlace(torch.autograd.Function):
         return by_x * above, by_W * above, None, None, None
 
 
-def _check_plain(model):
+def _check_replaced(model):
     """Refuse layers that would be replaced by plain ones, such as adapters: ValueError."""
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear | MultiHeadAttention | LayerNorm | Decoder | Transformer):
-            kind = type(module)
-            home = kind.__module__.removeprefix("annotated.")
-            ours = home in ("multihead", "layers", "transformer", "gpu", "cpu")
-            known = ours or kind is nn.Linear
-            if not known or module._forward_hooks or module._forward_pre_hooks:
-                what = "has hooks" if known else f"is of class {kind.__name__}"
-                raise ValueError(f"{name or 'the model'} {what}, which training on a CPU would "
-                                 "leave out: train with start=Run")
+    plain = nn.Linear, MultiHeadAttention, LayerNorm, Decoder, Transformer
+    ours = (FusedLayerNorm, _JointAttention, _JointDecoder,
+            _ChosenLinear, _PackedAttention, _PackedDecoder)
+    said = "training on a CPU would leave out: train with start=Run"
+    _check_plain(model, plain, ours, said)
 
 
 class CPUObjective(Objective):
@@ -363,11 +359,12 @@ class CPUObjective(Objective):
         linear: computes linear maps.
 
     Raises:
-        ValueError: the model has an output_bias, or layers of other kinds, or with hooks.
+        ValueError: the model has an output_bias, or layers of other kinds, with hooks or with
+            a `forward` of their own; in use, as `UnpaddedObjective`.
     """
 
     def __init__(self, model: Transformer, linear: LinearMaps | None = None):
-        _check_plain(model)
+        _check_replaced(model)
         super().__init__(fuse(model))
         self.linear = linear or LinearMaps()
         for module in list(model.modules()):
@@ -380,9 +377,9 @@ class CPUObjective(Objective):
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """The loss of source (B, S), target (B, T + 1), summed over all tokens but padding."""
-        _check_sides(source, target)
         model = self.model
         pad = model.config.pad
+        _check_sides(source, target, pad)
         W = model.target_embedding.weight  # (vocab, d_model)
         words = _Layout.of(source != pad, W.device)
         labels = _Layout.of(target[:, 1:] != pad, W.device)

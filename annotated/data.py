@@ -136,7 +136,7 @@ def _one_line_each(lines, raised):
     """The lines with single spaces; an error of their maker is noted: SentencePiece hides it."""
     try:
         for line in lines:
-            yield " ".join(line.split())
+            yield " ".join(_writable(line).split())
     except BaseException as error:
         raised.append(error)
         raise

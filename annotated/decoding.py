@@ -521,8 +521,10 @@ def _fused_leaves_empty_rows():
 
 
 def _is_hooked(module):
-    """Whether a module calls forward hooks."""
-    return module is not None and bool(module._forward_hooks or module._forward_pre_hooks)
+    """Whether a module calls forward hooks, or has a `forward` that is not its class's."""
+    if module is None:
+        return False
+    return "forward" in vars(module) or bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def _exchanged(model, linear):
@@ -596,12 +598,17 @@ def packed_int8(model: nn.Module) -> nn.Module:
     return _exchanged(model, _Int8Linear)
 
 
-def _split_long(ids, limit, ends):
-    """Cut a list of identifiers into pieces of at most limit, behind the ends if it can."""
+def _split_long(ids, limit, kinds):
+    """Cut a list of identifiers into pieces of at most limit.
+
+    Each of `kinds` says whether the list may be cut before a place; the last such place that
+    the limit allows is taken, of the first kind that has one.
+    """
     first = 0
     while len(ids) - first > limit:
-        places = range(first + limit - 1, first, -1)
-        last = next((i + 1 for i in places if ids[i] in ends), first + limit)
+        places = range(first + limit, first, -1)
+        found = (i for fits in kinds for i in places if fits(ids, i))
+        last = next(found, first + limit)
         yield ids[first:last]
         first = last
     yield ids[first:]
@@ -613,6 +620,25 @@ def _sentence_ends(vocabulary, unk):
     decode = getattr(vocabulary, "_decode_source", vocabulary.decode)  # chapter 21's has two tables
     return {i for mark, text in marked for i in vocabulary.encode(text)
             if i > unk and decode([i]).strip() == mark}
+
+
+def _places_to_cut(vocabulary, unk):
+    """Where `_split_long` may cut: behind a sentence, else between words, else characters."""
+    decode = getattr(vocabulary, "_decode_source", vocabulary.decode)
+    ends = _sentence_ends(vocabulary, unk)
+    alone = {i for i in ends if decode([i]).strip() in "。！？"}  # no space follows these
+
+    def word(ids, i):
+        apart = f"{decode([ids[i - 1]])} {decode([ids[i]])}"
+        return decode([ids[i - 1], ids[i]]) == apart
+
+    def sentence(ids, i):
+        return ids[i - 1] in alone or ids[i - 1] in ends and word(ids, i)
+
+    def character(ids, i):  # not before a byte that goes on with one: alone it is none
+        return not decode(ids[i : i + 4]).startswith("\ufffd")
+
+    return sentence, word, character
 
 
 def _is_visible(line):
@@ -718,12 +744,12 @@ class Translator:
         if not isinstance(line, str):
             raise TypeError(f"lines must be strings, one is {type(line).__name__}")
         eos, unk = self.model.config.eos, self.model.config.unk
-        line = " ".join(_writable(line).split())
+        line = " ".join(_writable(line).replace("\ufeff", " ").split())  # without a file's mark
         if not _is_visible(line):
             return []
         ids = [i for i in self.vocabulary.encode(line) if i != eos]
-        ends = _sentence_ends(self.vocabulary, unk) if len(ids) > self.longest else ()
-        return [[*piece, eos] for piece in _split_long(ids, self.longest, ends)]
+        kinds = _places_to_cut(self.vocabulary, unk) if len(ids) > self.longest else ()
+        return [[*piece, eos] for piece in _split_long(ids, self.longest, kinds)]
 
 
 def _listed(lines):

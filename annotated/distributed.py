@@ -390,10 +390,15 @@ def save_shards(
 
     Returns:
         What ends when all is written: wait for its `result()` before the next one begins.
+
+    Raises:
+        ValueError: the folder holds a checkpoint, which a stop while writing would destroy.
     """
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
+    if Path(folder, ".metadata").exists():  # written last: what lacks it is no checkpoint
+        raise ValueError(f"{folder} holds a checkpoint: name a new folder for each")
     weights, averages = get_state_dict(objective, adam)
     state = {"model": weights, "adam": averages, "progress": progress}
     # In a group of its own: what the thread sends must not get between the gradients.

@@ -103,9 +103,17 @@ def _text_lines(file, name="the input", encoding=None):
     for number, line in enumerate(file, start=1):
         text = _decode_line(line, name, number, ", or name its encoding by --encoding")
         if "\0" in text:
-            what = f"{name}, line {number} holds a zero byte and so is no UTF-8 text"
-            raise ValueError(f"{what}: if it is UTF-16, say so by --encoding utf-16")
+            what = f"{name}, line {number} holds a zero byte"
+            said = f"{what}: if it is UTF-16, say so by --encoding utf-16"
+            raise ValueError(rf"{said}, else remove it with tr -d '\0' < FILE > NEW")
         yield text
+
+
+def _refuse_lone_cr(lines, path):
+    """Refuse the lines of a file, or the first two, if CR ends them: ValueError."""
+    if len(lines) == 1 and "\r" in lines[0].strip():
+        said = f"{path} is a single line, with CR where lines should end"
+        raise ValueError(rf"{said}: convert it with tr '\r' '\n' < FILE > NEW")
 
 
 def _encoded_lines(blocks, name, encoding):

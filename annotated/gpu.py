@@ -21,9 +21,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from annotated.attention import _check_mask, _check_sizes, _check_values, scaled_dot_product_attention
 from annotated.data import Batches, _Plan, _plan_batches, make_batch
+from annotated.decoding import _is_hooked
 from annotated.layers import FusedLayerNorm, LayerNorm
 from annotated.masks import causal_mask
 from annotated.multihead import AttentionDropout, MultiHeadAttention
+from annotated.recurrent import _casts
 from annotated.transformer import Config, Decoder, Transformer
 
 __all__ = [
@@ -227,11 +229,11 @@ def _use_attention(module, attention):
 def fuse(model: Transformer) -> Transformer:
     """Give a Transformer fused attention and norms, in place; its weights keep their names.
 
-    A norm with forward hooks stays. Returns the model.
+    A norm with forward hooks, or with a `forward` of its own, stays. Returns the model.
     """
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if type(child) is LayerNorm and not (child._forward_hooks or child._forward_pre_hooks):
+            if type(child) is LayerNorm and not _is_hooked(child):
                 setattr(module, name, FusedLayerNorm.of(child))
         if isinstance(module, MultiHeadAttention):
             _use_attention(module, fused_attention)
@@ -244,8 +246,7 @@ def fuse(model: Transformer) -> Transformer:
 
 def _to_autocast(module, inputs, x):
     """A forward hook: hand x on in the precision of autocast, where that is enabled."""
-    kind = x.device.type
-    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+    return x.to(torch.get_autocast_dtype(x.device.type)) if _casts(x) else x
 
 
 def _joint(linear, x, layers):
@@ -260,8 +261,7 @@ def _joint(linear, x, layers):
 def _can_join(layers):
     """Whether one product may stand for all: plain linear layers, whose hooks it would not call."""
     return all(
-        (type(layer) is nn.Linear or getattr(layer, "_is_linear", False))
-        and not (layer._forward_hooks or layer._forward_pre_hooks)
+        (type(layer) is nn.Linear or getattr(layer, "_is_linear", False)) and not _is_hooked(layer)
         for layer in layers
     )
 
@@ -333,13 +333,42 @@ class _JointDecoder(Decoder):
         return x
 
 
+def _check_plain(
+    model, kinds=(MultiHeadAttention, Decoder), ours=(_JointAttention, _JointDecoder),
+    said="joint projections would leave out",
+):
+    """Refuse modules that would be replaced and do more than their classes: ValueError.
+
+    Args:
+        model: in which they are.
+        kinds: the classes of what is replaced.
+        ours: classes derived from these that may be replaced, too.
+        said: the end of the message.
+    """
+    for name, module in model.named_modules():
+        kind = type(module)
+        if not isinstance(module, kinds) or kind in (*kinds, *ours) and not _is_hooked(module):
+            continue
+        what = "has hooks"
+        if kind not in (*kinds, *ours):  # such as an adapter
+            what = f"is of class {kind.__name__}"
+        elif "forward" in vars(module):
+            what = "has a forward of its own"
+        raise ValueError(f"{name or 'the model'} {what}, which {said}")
+
+
 def join_projections(model: Transformer) -> Transformer:
     """Let a Transformer project by few large products, in place (section 3.2.2).
 
     Weights keep their names. Not for `shard`: the memory is projected outside of the layers.
 
     Returns the model.
+
+    Raises:
+        ValueError: an attention or the decoder is of another class, has hooks, or a
+            `forward` of its own; nothing is changed then.
     """
+    _check_plain(model)
     for layer in model.encoder.layers:
         layer.self_attention = _JointAttention.of(layer.self_attention)
     for layer in model.decoder.layers:
@@ -397,14 +426,15 @@ class _LossInPieces(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, W, target, pieces):
         """The loss of x (n, d_model), W (vocab, d_model) and target (n,)."""
-        kind = x.device.type
         dtype = x.dtype
-        if torch.is_autocast_enabled(kind):
-            dtype = torch.get_autocast_dtype(kind)
+        plainly: AbstractContextManager = nullcontext()
+        if _casts(x):
+            dtype = torch.get_autocast_dtype(x.device.type)
+            plainly = torch.autocast(x.device.type, enabled=False)
         total = x.new_zeros((), dtype=torch.promote_types(x.dtype, torch.float32))
         by_x = torch.empty_like(x)  # (n, d_model)
         by_W = torch.zeros_like(W)  # (vocab, d_model)
-        with torch.autocast(kind, enabled=False):
+        with plainly:
             low = x.to(dtype)
             w = W.to(dtype)
             for begin in range(0, len(x), pieces.rows):
@@ -643,17 +673,23 @@ def _flash_unpadded(kernel, Q, K, V, mask):
     return out.transpose(0, 1)[None]
 
 
-def _check_sides(source, target):
-    """Refuse sides that are no batch, (B, S) and (B, T + 1): ValueError."""
+def _check_sides(source, target, pad):
+    """Refuse sides that are no batch, (B, S) and (B, T + 1), and a target that goes on after
+    padding (looked at on a CPU only): ValueError."""
     if source.dim() != 2 or target.dim() != 2 or len(source) != len(target):
         found = f"{tuple(source.shape)} and {tuple(target.shape)}"
         raise ValueError(f"source and target must be (B, S) and (B, T + 1), got {found}")
+    real = target[:, 1:] != pad  # (B, T)
+    # Places without a label are left out: the token before inner padding would be lost.
+    if target.device.type == "cpu" and (real[:, 1:] & ~real[:, :-1]).any():
+        raise ValueError(f"target must have padding ({pad}) only at its end")
 
 
 class UnpaddedObjective(Objective):
     """An `Objective` that computes no padding; its model is given `unpadded_attention`.
 
-    Args, raises: as for `Objective`; the model is changed in place, as by `fuse`.
+    Args, raises: as for `Objective`; the model is changed in place, as by `fuse`. In use,
+    ValueError: a target goes on after padding (looked at on a CPU only).
     """
 
     def __init__(self, model: Transformer, rows: int = 4096, compute: Callable = _loss_piece):
@@ -668,9 +704,9 @@ class UnpaddedObjective(Objective):
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """The loss of source (B, S), target (B, T + 1), as `Objective` gives it."""
-        _check_sides(source, target)
         model = self.model
         pad = model.config.pad
+        _check_sides(source, target, pad)
         W = model.target_embedding.weight  # (vocab, d_model)
         words = _Layout.of(source != pad, W.device)
         labels = _Layout.of(target[:, 1:] != pad, W.device)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from annotated.gpu import TrainStep
+from annotated.recurrent import _check_step
 from annotated.transformer import KVCache, State, Transformer, _sentences_of
 
 __all__ = ["CudaGraphTrainStep", "StaticKVCache", "CudaGraphDecoder", "compile_steps"]
@@ -193,14 +194,11 @@ class _BufferState:
         self.buffers.owner = self
 
     def check(self, ids=None):
-        """Refuse to go on in buffers that another state uses by now, and a wrong number of ids."""
-        fault = ""
+        """Refuse to go on in buffers that another state uses by now, and ids that do not fit."""
         if self.buffers.owner is not self:
-            fault = "this state was used before: keep the newer one, or start again"
-        elif ids is not None and ids.shape != (self.rows,):
-            fault = f"ids must be ({self.rows},), not {tuple(ids.shape)}"
-        if fault:
-            raise ValueError(fault)
+            raise ValueError("this state was used before: keep the newer one, or start again")
+        if ids is not None:
+            _check_step(ids, self.rows)
 
     def select(self, rows):
         """Go on with hypotheses rows, (R',), as many for each sentence as before."""

@@ -31,6 +31,7 @@ from annotated.decoding import (
     _check_tensors,
     _check_vocabulary,
     _evaluating,
+    _is_packed,
     _select,
     _widen,
     greedy,
@@ -1079,6 +1080,8 @@ class _Table(nn.Module):
 
 def _traceable(model, positions=1024):
     """A copy of a Transformer that can be traced: tables for embeddings and positions."""
+    if _is_packed(model):
+        raise ValueError("model must be the model itself, not a packed copy for searches")
     c = model.config
     root = math.sqrt(c.d_model)
     twin = deepcopy(model).cpu().float().eval()
@@ -1093,6 +1096,7 @@ def _traceable(model, positions=1024):
     for part in twin.modules():
         if "linear" in vars(part):  # appendix N's products, which cannot be traced
             part.linear = F.linear
+        vars(part).pop("step", None)  # appendix K's, compiled
     return twin.requires_grad_(False)
 
 
@@ -1151,15 +1155,16 @@ def to_onnx(model: Transformer, folder: Path | str) -> None:
 
     Raises:
         TypeError: the model is no Transformer.
+        ValueError: it is a copy that `packed` or `packed_int8` has made.
     """
     _need("onnx", "onnx", "to write ONNX graphs")
     model = getattr(model, "_orig_mod", model)  # without its compiler's wrapper
     if not isinstance(model, Transformer):
         raise TypeError(f"model must be a Transformer, not {type(model).__name__}")
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     c = model.config
     twin = _traceable(model)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     past, memory, new = _graph_names(c.decoder_layers)
     source = torch.full((2, 3), c.eos)
     ids = torch.full((2,), c.bos)

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from annotated.recurrent import _casts
+
 __all__ = ["LayerNorm", "AddNorm", "PreNorm", "FeedForward", "FusedLayerNorm"]
 
 
@@ -22,6 +24,7 @@ class LayerNorm(nn.Module):
 
     Raises:
         ValueError: in use, if the last axis of the input is not d_model wide.
+        TypeError: in use, if it does not hold floating-point numbers.
     """
 
     def __init__(self, d_model: int, eps: float = 1e-6):
@@ -36,6 +39,8 @@ class LayerNorm(nn.Module):
         if x.shape[-1:] != (d_model,):  # an axis of 1 would be broadcast in silence
             given = tuple(x.shape)
             raise ValueError(f"x must be (..., {d_model}) for this LayerNorm, not {given}")
+        if not x.is_floating_point():  # the result would be rounded to x's kind in silence
+            raise TypeError(f"x must hold floating-point numbers, not {x.dtype}")
         # Sums and squares overflow in float16.
         wide = x.to(torch.promote_types(x.dtype, torch.float32))  # (..., d_model)
         centred = wide - wide.mean(-1, keepdim=True)  # (..., d_model)
@@ -115,15 +120,15 @@ class FusedLayerNorm(LayerNorm):
         """A fused norm with the gain and the bias of another norm, not copies of them."""
         fused = cls(len(norm.gain), norm.eps)
         fused.gain, fused.bias = norm.gain, norm.bias
-        return fused
+        return fused.train(norm.training)
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise x, (..., d_model), to the same shape and precision."""
-        if x.shape[-1:] != self.gain.shape:
+        if x.shape[-1:] != self.gain.shape or not x.is_floating_point():
             return super().forward(x)  # which refuses it
         gain = self.gain.to(x.dtype)
         bias = self.bias.to(x.dtype)
-        if not torch.is_autocast_enabled(x.device.type):
+        if not _casts(x):
             return F.layer_norm(x, self.gain.shape, gain, bias, self.eps)
         with torch.autocast(x.device.type, enabled=False):
             return F.layer_norm(x, self.gain.shape, gain, bias, self.eps)

@@ -5,7 +5,6 @@ Generated from book/P-own-text.md by tools/tangle.py: edit the chapter, not this
 
 import os
 import sys
-import unicodedata
 import warnings
 from collections import Counter
 from contextlib import contextmanager, nullcontext, suppress
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from annotated.corpora import _open_tokens, load_corpus, prepare
+from annotated.corpora import _bare, _open_tokens, load_corpus, prepare
 from annotated.data import Batches, Corpus, Subwords, Words, _fraction, load_vocabulary, token_batches
 from annotated.decoding import Translator, _check_memory, _machine_memory, save
 from annotated.evaluation import bleu, chrf, cross_entropy
@@ -27,6 +26,7 @@ from annotated.files import (
     _need,
     _one_line,
     _open_input,
+    _refuse_lone_cr,
     _remove,
     _text_lines,
     file_lock,
@@ -39,15 +39,6 @@ from annotated.training import Recipe, Run, TrainingBackend, average, list_check
 from annotated.transformer import BASE, BIG, TINY, Config, Transformer
 
 __all__ = ["PRESETS"]
-
-
-def _bare(line):
-    """A line without space around it, and empty where nothing of it can be seen."""
-    line = line.strip()
-    if line[:1].isprintable():  # as nearly always
-        return line
-    unseen = "Cc", "Cf", "Zl", "Zp", "Zs"
-    return "" if all(unicodedata.category(letter) in unseen for letter in line) else line
 
 
 @dataclass(frozen=True)
@@ -123,10 +114,7 @@ def _check_files(source, target, encoding=None):
             raise ValueError(f"{said}: name two files, the sentences and their translations")
     for path in (source, target):
         with _open_input(path) if path.is_file() else nullcontext(()) as file:
-            lines = list(islice(_text_lines(file, path, encoding), 2))
-        if len(lines) == 1 and "\r" in lines[0].strip():
-            said = f"{path} is a single line, with CR where lines should end"
-            raise ValueError(rf"{said}: convert it with tr '\r' '\n' < FILE > NEW")
+            _refuse_lone_cr(list(islice(_text_lines(file, path, encoding), 2)), path)
 
 
 def _corpus_of_files(options):

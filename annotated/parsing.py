@@ -96,8 +96,8 @@ def linearize(tree: str) -> list[str]:
     """Write a tree as a sequence of symbols, without its words and parts of speech (section 6.3).
 
     Args:
-        tree: in Penn brackets, as `read_trees` returns it, without empty nodes; brackets
-            around the whole sentence, such as TOP, are left out.
+        tree: in Penn brackets, as `read_trees` returns it, without empty nodes. TOP, ROOT,
+            S1 and brackets without a label are left out wherever they stand, as by EVALB.
 
     Returns:
         "(NP" opens a constituent, ")" closes one, "*" stands for a word.
@@ -623,7 +623,12 @@ def parse_words(
 
     Returns:
         the tokens of each sentence, for `delinearize` or `repair`.
+
+    Raises:
+        TypeError: a sentence is a text, not a list of words.
     """
+    if any(isinstance(each, str) for each in sentences):  # its letters would be the words
+        raise TypeError("sentences must be lists of words, such as ['the', 'dog'], not texts")
     device = next(getattr(model, "model", model).parameters()).device
     order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]), reverse=True)
     found = {}

@@ -78,10 +78,13 @@ class RecurrentConfig:
     def __post_init__(self):
         special = (self.pad, self.bos, self.eos, self.unk)
         if any(type(n) is not int for n in (self.vocab, self.d_model, *special)):
-            raise ValueError("vocab, d_model, pad, bos, eos and unk must be whole numbers")
+            names = "vocab, d_model, pad, bos, eos and unk"
+            raise ValueError(f"{names} must be whole numbers, each a Python int")
         if self.d_model < 2 or self.d_model % 2:  # one half of it reads in each direction
             raise ValueError(f"d_model must be even and at least 2, not {self.d_model}")
-        if not isinstance(self.P_drop, int | float) or not 0 <= self.P_drop < 1:
+        if not isinstance(self.P_drop, int | float):
+            raise ValueError(f"P_drop must be a Python float in [0, 1), not {self.P_drop!r}")
+        if not 0 <= self.P_drop < 1:
             raise ValueError(f"P_drop must be at least 0 and less than 1, not {self.P_drop}")
         if len(set(special)) < 4 or min(special) < 0:
             raise ValueError(
@@ -106,7 +109,8 @@ def _check_ids(name, ids, n=None, axes=2):
     """
     if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
         kind = getattr(ids, "dtype", type(ids).__name__)
-        raise TypeError(f"{name} must be a tensor of whole numbers (torch.long), not {kind}")
+        wanted = "a tensor of whole numbers, torch.long or torch.int32"
+        raise TypeError(f"{name} must be {wanted}, not {kind}")
     fault = ""
     if axes and (ids.dim() != axes or 0 in ids.shape):
         wanted = "(sentences, positions)" if axes == 2 else "of one axis"
@@ -143,6 +147,28 @@ def _check_source(source, config):
         raise ValueError(f"source must have a token first, padding ({pad}) only last")
 
 
+def _casts(x):
+    """Whether autocast is on where x lies; the meta device has none."""
+    kind = x.device.type
+    return kind != "meta" and torch.is_autocast_enabled(kind)
+
+
+def _check_precision(name, x, model):
+    """Refuse what is no tensor in the precision of a model: TypeError.
+
+    Under autocast, which casts products, any floating-point numbers will do.
+    """
+    weight = next(iter(model.parameters()), None)
+    if weight is None:  # in a replica of nn.DataParallel, weights are attributes like others
+        weights = (getattr(module, "weight", None) for module in model.modules())
+        weight = next(each for each in weights if isinstance(each, Tensor))
+    if not isinstance(x, Tensor) or x.dtype != weight.dtype and not (
+        _casts(weight) and x.is_floating_point()
+    ):
+        kind = getattr(x, "dtype", type(x).__name__)
+        raise TypeError(f"{name} must be a tensor of {weight.dtype}, as the model, not {kind}")
+
+
 def _check_encoded(memory, source, target, model):
     """Refuse a memory that is not `encode(source)`, and targets not as many as sources.
 
@@ -157,15 +183,7 @@ def _check_encoded(memory, source, target, model):
     """
     _check_ids("target", target, model.config.vocab)
     _check_ids("source", source)
-    weight = next(model.parameters())
-    kind = getattr(memory, "dtype", type(memory).__name__)
-    meta = weight.device.type == "meta"  # which has no autocast
-    mixed = not meta and torch.is_autocast_enabled(weight.device.type)  # it casts products
-    fits = isinstance(memory, Tensor) and (
-        memory.dtype == weight.dtype or mixed and memory.is_floating_point()
-    )
-    if not fits:
-        raise TypeError(f"memory must be a tensor of {weight.dtype}, as the model, not {kind}")
+    _check_precision("memory", memory, model)
     wanted = (*source.shape, model.config.d_model)
     fault = ""
     if memory.shape != wanted:
@@ -184,9 +202,10 @@ def _check_step(ids, R, n=None):
         raise ValueError(f"ids must be one for each row of the state, {R}, not {len(ids)}")
 
 
-def _check_state(state, ids, config):
+def _check_state(state, ids, model):
     """Refuse a state that `start` or `step` of such a model did not make, and ids (B,)
     that do not go on with it: TypeError or ValueError."""
+    config = model.config
     if not isinstance(state, dict) or not {"hidden", "K", "V", "visible"} <= set(state):
         kind = type(state).__name__
         raise TypeError(f"state must be what start or step returned, not {kind}")
@@ -195,6 +214,8 @@ def _check_state(state, ids, config):
         shapes = ", ".join(f"{name} {tuple(part.shape)}" for name, part in state.items())
         wanted = f"of this model, d_model={config.d_model}"
         raise ValueError(f"state must be {wanted}, not {shapes}")
+    for name in ("hidden", "K", "V"):
+        _check_precision(f"{name} in state", state[name], model)
     _check_step(ids, hidden[0], config.vocab)
 
 
@@ -247,7 +268,7 @@ class RecurrentSeq2Seq(nn.Module):
 
     def step(self, ids: Tensor, state: dict) -> tuple[Tensor, dict]:
         """Logits (B, vocab) of what follows ids, (B,), and a new state."""
-        _check_state(state, ids, self.config)
+        _check_state(state, ids, self)
         logits, state = self.advance(ids[:, None], state)
         return logits[:, 0], state
 

@@ -453,7 +453,7 @@ class _Log:
     folder the lines are in memory only.
     """
 
-    def __init__(self, folder, step):
+    def __init__(self, folder, step, save_every=1):
         self.folder = folder
         self.lines = []
         if folder is None:
@@ -462,9 +462,13 @@ class _Log:
         text = self.path.read_text(errors="replace") if self.path.exists() else ""
         found = [self.read(row) for row in text.splitlines()]
         self.lines = [line for line in found if line and line["step"] <= step]
-        if None in found[:-1]:  # more than a crash cuts short: damage, or another program's file
+        cut_short = not text.endswith("\n") and found[-1:] == [None]  # as a crash does
+        if None in (found[:-1] if cut_short else found):  # damage, or another program's file
             with _disk_errors(folder):
                 shutil.copyfile(self.path, Path(folder, "log.jsonl.damaged"))
+        elif not step and any(line["step"] > save_every for line in found if line):
+            with _disk_errors(folder):  # of a training whose checkpoints are gone
+                shutil.copyfile(self.path, Path(folder, "log.jsonl.before"))
         with _disk_errors(folder), atomic_write(self.path) as fresh:
             fresh.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
 
@@ -732,6 +736,8 @@ def _check_feed(batches, config):
     if not callable(batches):
         kind = type(batches).__name__
         raise TypeError(f"batches must be called as `Batches` is, with (epoch, position), not {kind}")
+    while hasattr(batches, "batches"):  # `Prefetch` of chapter 14 makes those of another ahead
+        batches = batches.batches
     for name in ("bos", "pad"):
         given = getattr(batches, name, None)
         own = getattr(config, name, None)
@@ -807,7 +813,7 @@ def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterab
         adam = optimizer(model, recipe.beta1, recipe.beta2, recipe.eps)
         run = start(model, adam, folder).resume(recipe.keep, recipe.save_every)
         _warn_of_folder(run, recipe, model.config)
-        report = _Report(_Log(folder, run.step), run, recipe.steps)
+        report = _Report(_Log(folder, run.step, recipe.save_every), run, recipe.steps)
         with report.bar, _stop_signals() as signals:
             coming = _coming(batches, report, recipe, signals)
             if evaluate and _is_missed(report.log, run, recipe):

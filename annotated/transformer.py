@@ -16,7 +16,7 @@ from annotated.embedding import Embedding, LearnedPositions, halves_encoding, po
 from annotated.layers import AddNorm, FeedForward, LayerNorm, PreNorm
 from annotated.masks import causal_mask, padding_mask
 from annotated.multihead import AttentionDropout, MultiHeadAttention
-from annotated.recurrent import _check_encoded, _check_ids, _check_step
+from annotated.recurrent import _check_encoded, _check_ids, _check_precision, _check_step
 
 __all__ = [
     "Config",
@@ -112,16 +112,24 @@ class Config:
         for name in ("N", "N_decoder", "d_model", "d_ff", "h", "d_k", "d_v", "vocab",
                      "source_vocab", "max_positions"):
             value = given.get(name, 1)
-            if type(value) is not int or not 1 <= value < 2**31:
+            if type(value) is not int:
+                yield f"{name} must be a whole number, a Python int, got {value!r}"
+            elif not 1 <= value < 2**31:
                 yield f"{name} must be a whole number, 1 or more and below 2**31, got {value!r}"
         for name in ("P_drop", "eps_ls", "P_drop_attention", "P_drop_ffn"):
-            if not isinstance(given[name], int | float) or not 0 <= given[name] < 1:
+            if not isinstance(given[name], int | float):
+                yield f"{name} must be a Python float in [0, 1), got {given[name]!r}"
+            elif not 0 <= given[name] < 1:
                 yield f"{name} must lie in [0, 1), got {given[name]!r}"
-        if not isinstance(self.eps_norm, int | float) or not 0 < self.eps_norm < 1:
+        if not isinstance(given["eps_norm"], int | float):
+            yield f"eps_norm must be a Python float in (0, 1), got {self.eps_norm!r}"
+        elif not 0 < self.eps_norm < 1:
             yield f"eps_norm must be above 0 and below 1, got {self.eps_norm!r}"
         for name in ("pad", "bos", "eos", "unk"):
-            if type(given[name]) is not int or not 0 <= given[name] < self.vocab:
-                small = type(given[name]) is int and given[name] >= self.vocab
+            if type(given[name]) is not int:
+                yield f"{name} must be a Python int in 0..{self.vocab - 1}, got {given[name]!r}"
+            elif not 0 <= given[name] < self.vocab:
+                small = given[name] >= self.vocab
                 why = f": vocab={self.vocab} is too small for it" if small else ""
                 yield f"{name} must lie in 0..{self.vocab - 1}, got {given[name]!r}{why}"
         for name in ("pad", "eos", "unk"):  # what a source may hold
@@ -129,6 +137,8 @@ class Config:
                 yield f"{name} must lie in 0..{self.source_vocab - 1} (source_vocab), got {given[name]}"
         if self.pad == self.eos:
             yield f"pad and eos must differ, or no end is ever learned; both are {self.pad}"
+        if self.unk in (self.pad, self.eos):
+            yield f"unk must differ from pad={self.pad} and eos={self.eos}, got {self.unk}"
         for name in ("bias", "output_bias", "final_norm"):
             if type(given.get(name, True)) is not bool:
                 yield f"{name} must be True or False, got {given[name]!r}"
@@ -274,7 +284,7 @@ class _CachedTransformer(nn.Module):
 
     def step(self, ids: Tensor, state: "State") -> tuple[Tensor, "State"]:
         """Logits (R, vocab) of what follows ids, (R,), and a new state; the old is kept."""
-        _check_state(state, ids, self.config)
+        _check_state(state, ids, self)
         positions = state.caches[0].next_positions()  # (1,)
         x = self.embed(self.target_embedding, ids[:, None], positions)  # (R, 1, d_model)
         x, state = self.decoder.step(x, state)
@@ -469,7 +479,8 @@ class State:
         Raises:
             ValueError: if they are not (looked at on a CPU only).
         """
-        k = len(self.caches[0].K) // len(self.mask)  # hypotheses a sentence
+        # Hypotheses a sentence; any number where none are left.
+        k = len(self.caches[0].K) // max(1, len(self.mask)) or 1
         sentences = _sentences_of(rows, k)  # (B',)
         caches = [cache.select(rows) for cache in self.caches]
         if len(sentences) == len(self.mask) and (sentences.diff() == 1).all():
@@ -518,9 +529,11 @@ def _check_caches(state, caches, config, layers):
         raise ValueError(f"the state must be of this model: {wanted}, not {found}")
 
 
-def _check_state(state, ids, config):
+def _check_state(state, ids, model):
     """Refuse anything but a `State` of such a model, and ids (R,) that do not continue it."""
-    _check_caches(state, getattr(state, "caches", None), config, config.decoder_layers)
+    c = model.config
+    _check_caches(state, getattr(state, "caches", None), c, c.decoder_layers)
+    _check_precision("the memory in state", state.memory[0].K, model)
     _check_step(ids, len(state.caches[0].K))
 
 

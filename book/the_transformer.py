@@ -214,9 +214,10 @@ def train(model, pairs, steps=STEPS, warmup=WARMUP, rate=RATE):
     constants = {"betas": (0.9, 0.98), "eps": 1e-9}
     adam = torch.optim.Adam(model.parameters(), **constants, fused=True)
     device = next(model.parameters()).device
-    model.train()  # dropout on; greedy, below, switches it off
+    apart = max(1, steps // 24)  # steps between two sets of weights
     last = []
     for step, (source, target) in zip(range(1, steps + 1), batches(pairs)):
+        model.train()  # dropout on; greedy, below, switches it off
         lr = learning_rate(step, model.d_model, warmup, rate)
         adam.param_groups[0]["lr"] = lr
         source, target = source.to(device), target.to(device)
@@ -224,7 +225,7 @@ def train(model, pairs, steps=STEPS, warmup=WARMUP, rate=RATE):
         adam.zero_grad()
         loss.backward()
         adam.step()
-        if step > steps - 500 and (steps - step) % 100 == 0:
+        if step > steps - 5 * apart and (steps - step) % apart == 0:
             last.append([p.detach().clone() for p in model.parameters()])
         yield step, loss.item()
     for p, *found in zip(model.parameters(), *last):

@@ -384,6 +384,17 @@ def test_samples_have_the_probabilities_of_the_temperature():
 def test_only_a_model_that_writes_step_by_step_generates():
     with pytest.raises(TypeError, match="model must be a LanguageModel, not MaskedModel"):
         generate(MaskedModel(CONFIG), sentences(), lambda logits: logits.argmax(-1))
+    with pytest.raises(TypeError, match="model must be a LanguageModel, not Transformer"):
+        generate(Transformer(CONFIG), sentences(), lambda logits: logits.argmax(-1))
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_refuses_a_transformer_before_it_is_half_changed(name):
+    model = Transformer(CONFIG)
+    before = [(*vars(module).items(),) for module in model.modules()]
+    with pytest.raises(TypeError, match="model must be a LanguageModel or a MaskedModel, not Transformer"):
+        CHANGES[name](model)
+    assert [(*vars(module).items(),) for module in model.modules()] == before
 
 
 def test_a_row_of_padding_alone_makes_no_label_nan():
@@ -420,6 +431,8 @@ def test_the_filter_comes_after_the_temperature():
     (lambda: changed(["grouped queries"], replace(CONFIG, bias=True)), "bias must be False"),
     (lambda: changed(["grouped queries"], replace(CONFIG, d_v=5)), "leave out d_k and d_v"),
     (lambda: changed(["rotary positions"], replace(CONFIG, positions="learned")), "positions must not be learned"),
+    (lambda: LanguageModel(replace(CONFIG, output_bias=True)), "one stack has no output_bias and no source_vocab"),
+    (lambda: MaskedModel(replace(CONFIG, source_vocab=31)), "one stack has no output_bias and no source_vocab"),
 ])
 def test_bad_settings_are_refused(call, said):
     with pytest.raises(ValueError, match=said):

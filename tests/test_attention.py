@@ -11,6 +11,7 @@ from shapes import checked, unseen
 
 from annotated import attention
 from annotated.attention import additive_attention, attention_weights, masked_softmax, scaled_dot_product_attention
+from annotated.gpu import fused_attention
 from annotated.recurrent import additive_scores
 
 B, H, T, S, D_K, D_V = 2, 3, 5, 7, 11, 13
@@ -165,6 +166,7 @@ REFUSED = [
     (additive_attention, (Z(2, 4), Z(3, 4), Z(3, 7), Z(())), ValueError, "and v one"),
     (masked_softmax, (Z(3, 4), Z(3, 4)), TypeError, "mask must be boolean, True = may attend, not torch.float32"),
     (masked_softmax, (Z(3, 4), Z(3, 4, dtype=torch.uint8)), TypeError, "mask must be boolean"),
+    (masked_softmax, (Z(3, 4), [[True] * 4] * 3), TypeError, "mask must be a tensor, not list"),
     (masked_softmax, (Z(3, 4), Z(3, 5, dtype=torch.bool)), ValueError, r"\(3, 4\), not \(3, 5\)"),
     # A mask with more axes than the scores would silently make a larger output.
     (masked_softmax, (Z(2, 3, 4), Z(2, 1, 1, 4, dtype=torch.bool)), ValueError, "mask must broadcast"),
@@ -210,3 +212,9 @@ def test_the_record_of_the_benchmark_is_whole():
 def test_a_width_of_0_is_named():
     with pytest.raises(ValueError, match="Q and K must have a width of 1 or more, not 0"):
         attention_weights(Z(3, 0), Z(4, 0))
+
+
+def test_in_float16_a_product_beyond_its_range_overflows_and_the_fused_attention_does_not():
+    Q, V = 36 * torch.ones(1, 2, 64, dtype=torch.float16), draw(1, 2, 7).half()
+    assert attention_weights(Q, Q).isnan().all() and 36**2 * 64 > 65504
+    torch.testing.assert_close(fused_attention(Q, Q, V), V.mean(1, keepdim=True).expand_as(V), atol=1e-3, rtol=1e-2)

@@ -74,7 +74,7 @@ def test_whatever_the_bytes_are_as_many_lines_come_out(tmp_path, called, fake):
 @pytest.mark.parametrize("content, said", [
     (b"gut\nf\xfcr\nx", "line 2 is not UTF-8 text, byte 2 of it is 0xfc: convert the file to UTF-8, or name its encoding by --encoding"),
     ("für".encode("utf-16"), "line 1 is not UTF-8 text, byte 1 of it is 0xff"),
-    ("fur\n".encode("utf-16-le"), "line 1 holds a zero byte and so is no UTF-8 text: if it is UTF-16, say so by --encoding utf-16"),
+    ("fur\n".encode("utf-16-le"), "line 1 holds a zero byte: if it is UTF-16, say so by --encoding utf-16, else remove it with tr -d"),
     (bytes(range(256)), "line 1 holds a zero byte"),
 ])
 def test_bytes_that_are_no_text_are_a_line_with_their_place(content, said, called, fake, tmp_path):
@@ -82,6 +82,14 @@ def test_bytes_that_are_no_text_are_a_line_with_their_place(content, said, calle
     for options, name in ((["--input", tmp_path / "in"], tmp_path / "in"), ([], "standard input")):
         status, _, line = called("translate", "--model", fake, *options, stdin=content)
         assert status == 2 and f"{name}, {said}" in line and line.count("\n") == 1
+
+
+def test_a_file_whose_lines_end_in_cr_is_refused(called, fake, tmp_path):
+    (tmp_path / "in").write_bytes(b"a\rb\rc\r")
+    status, out, line = called("translate", "--model", fake, "--input", tmp_path / "in")
+    assert (status, out) == (2, "") and "in is a single line, with CR where lines should end: convert it" in line
+    (tmp_path / "in").write_bytes(b"a\rb\nc\r\n")
+    assert called("translate", "--model", fake, "--input", tmp_path / "in")[:2] == (0, "A B |\nC |\n")
 
 
 def test_what_is_translated_before_a_wrong_byte_is_kept(called, fake, tmp_path):

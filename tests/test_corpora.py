@@ -61,8 +61,9 @@ def test_tokens_take_the_smallest_type_that_fits(vocabulary, dtype, tmp_path):
     rows = [([vocabulary - 1, 2], [2]), ([2], [vocabulary - 1] * 300)]
     pairs = prepare(rows, Numbers(), tmp_path / "p")
     assert pairs.tokens.dtype == dtype and [(s.tolist(), t.tolist()) for s, t in (pairs[0], pairs[1])] == rows
-    with pytest.raises(OverflowError):
-        prepare([([1 << 8 * pairs.tokens.itemsize], [2])], Numbers(), tmp_path / "q")
+    for beyond in (vocabulary, 1 << 8 * pairs.tokens.itemsize):
+        with pytest.raises(ValueError, match=f"pair 2 has the identifier {beyond}, and the vocabulary has {vocabulary}"):
+            prepare([rows[0], ([2], [beyond, 2])], Numbers(), tmp_path / "q")
     assert not (tmp_path / "q").exists()
 
 
@@ -175,7 +176,13 @@ def test_read_pairs(tmp_path):
     with pytest.raises(ValueError, match="b, line 2 is not UTF-8"):
         read_pairs(source, target)
     target.write_bytes("Eins.\nZwei.\n3\n4\n".encode("utf-16-le"))
-    with pytest.raises(ValueError, match="b holds a zero byte and so is no UTF-8 text: convert it"):
+    with pytest.raises(ValueError, match="b holds a zero byte: convert it if it is UTF-16, else remove it with tr"):
+        read_pairs(source, target)
+    for path in (source, target):
+        path.write_bytes("a\n\u200b\n\ufeffb\n\ufeff\n".encode())
+    assert read_pairs(source, target) == ([("a", "a"), ("b", "b")], 2)
+    source.write_bytes(b"a\rb\rc")
+    with pytest.raises(ValueError, match="a is a single line, with CR where lines should end: convert it"):
         read_pairs(source, target)
     with pytest.raises(ValueError, match="cannot read .*nowhere"):
         read_pairs(source, tmp_path / "nowhere")

@@ -283,6 +283,7 @@ class Adapted(torch.nn.Linear):
     (lambda layer: setattr(layer.self_attention, "W_Q", Adapted(32, 32, False)), "encoder.layers.0.self_attention.W_Q is of class Adapted, which"),
     (lambda layer: layer.self_attention.register_forward_hook(print), "encoder.layers.0.self_attention has hooks, which .* train with start=Run"),
     (lambda layer: layer.add_norm[0].norm.register_forward_pre_hook(print), "norm has hooks"),
+    (lambda layer: setattr(layer.feed_forward.W_1, "forward", print), "W_1 has a forward of its own, which .* train with start=Run"),
     (lambda layer: torch.nn.utils.parametrizations.weight_norm(layer.self_attention.W_K), "W_K is of class Parametrized"),
 ])
 def test_layers_that_would_be_thrown_away_are_refused(change, message):

@@ -45,6 +45,8 @@ def subwords():
 
 def test_half_a_pair_of_surrogates_is_written_as_a_letter_that_stands_for_none(subwords):
     assert subwords.decode(subwords.encode("a \ud800 b")) == "a \ufffd b"
+    again = Subwords.train([*LINES, "a \ud800 b"], 500)
+    assert again.decode(again.encode("a \ud800 b")) == "a \ufffd b"
 
 
 def test_words_are_joined_back_exactly():

@@ -465,8 +465,10 @@ def test_a_hypothesis_that_nothing_may_follow_ends_as_it_is(after, stop):
 
 def test_pieces_are_whole_and_short_enough():
     ids = list(range(100, 130))
-    assert list(_split_long(ids, 10, ends={105, 117})) == [ids[:6], ids[6:16], ids[16:18], ids[18:28], ids[28:]]
-    assert list(_split_long(ids, 40, ends=set())) == [ids]
+    kinds = [lambda ids, i: ids[i - 1] in (105, 117), lambda ids, i: ids[i] == 115]
+    assert list(_split_long(ids, 10, kinds)) == [ids[:6], ids[6:15], ids[15:18], ids[18:28], ids[28:]]
+    assert list(_split_long(ids, 40, ())) == [ids]
+    assert list(_split_long(ids[:3], 1, kinds)) == [[100], [101], [102]]
     marks = [".", "!", "?", "。", "！", "？"]
     assert decoding._sentence_ends(Words(["a", *marks, "b"]), 3) == set(range(5, 11))
 
@@ -943,7 +945,7 @@ def test_a_long_line_is_cut_in_linear_time():
     counts = []
     for n in (10_000, 20_000):
         Counting.read = 0
-        pieces = list(decoding._split_long(Counting(range(n)), 200, {7}))
+        pieces = list(decoding._split_long(Counting(range(n)), 200, [lambda ids, i: ids[i] == 7]))
         assert sum(pieces, []) == list(range(n)) and max(map(len, pieces)) <= 200
         counts.append(Counting.read)
     assert counts[1] <= 2.1 * counts[0]
@@ -1039,6 +1041,25 @@ def test_only_marks_end_a_sentence_where_pieces_are_parts_of_words():
     said = [vocabulary.decode(piece[:-1]).strip() for piece in pieces]
     assert len(pieces) > 3 and all(one.endswith(".") for one in said)
     assert " ".join(said) == " ".join(text.split()) and all(len(piece) <= 41 for piece in pieces)
+
+
+@pytest.mark.parametrize("text, joint", [
+    ("It was about 3.50 dollars and " * 9, " "), ("Mr.Smith said so! And " * 9, " "), ("It costs 漢字 and " * 9, " "),
+    ("漢字" * 40, ""), ("それは犬。" * 20, ""), ("Donaudampfschiff" * 20, ""),
+], ids=["number", "within", "words", "characters", "wide marks", "one word"])
+def test_a_long_line_is_cut_between_words_else_between_characters(text, joint):
+    translator = decoding.load(ROOT / "results" / "tatoeba-cpu")
+    translator.longest = 23
+    pieces = translator.cut(text)
+    said = [translator.vocabulary.decode(piece[:-1]) for piece in pieces]
+    assert len(said) > 3 and all(len(piece) <= 24 for piece in pieces)
+    assert joint.join(said) == " ".join(text.split())  # no number, word or character is divided
+
+
+def test_the_mark_of_a_file_within_lines_is_no_word():
+    translator = decoding.load(ROOT / "results" / "tatoeba-cpu")
+    assert translator.cut("\ufeffHello.\ufeff") == translator.cut("Hello.")
+    assert translator.cut("\ufeff") == []
 
 
 # ---- a folder that held another model
@@ -1234,6 +1255,7 @@ def test_a_layer_that_does_more_than_its_base_class_is_not_exchanged():
     model = Transformer(replace(TINY, N=1, d_model=14, h=7, d_ff=14, vocab=17, P_drop=0.0)).eval()
     network = model.encoder.layers[0].feed_forward
     network.W_1 = Adapted(14, 14)
+    network.W_2.forward = lambda x, plain=network.W_2: -nn.Linear.forward(plain, x)
     source = torch.randint(4, 17, (3, 5))
     with torch.inference_mode():
         torch.testing.assert_close(packed(model)(source, source), model(source, source))

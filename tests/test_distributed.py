@@ -434,6 +434,15 @@ def test_all_but_the_first_of_a_machine_wait_for_all_the_first(local, size, wait
         assert len(meetings) == size // (local or size), "as many for all, or one would wait for ever"
 
 
+def test_shards_are_not_written_over_others(tmp_path, group_of_one):
+    objective, adam, _ = sharded_training(group_of_one)
+    first, second = ({"step": n, "epoch": 0, "position": n} for n in (1, 2))
+    save_shards(tmp_path / "shards", objective, adam, first, group_of_one).result()
+    with pytest.raises(ValueError, match="shards holds a checkpoint: name a new folder"):
+        save_shards(tmp_path / "shards", objective, adam, second, group_of_one)
+    assert load_shards(tmp_path / "shards", objective, adam) == first
+
+
 def test_shards_are_read_whole_where_there_are_gradients(tmp_path, group_of_one):
     objective, adam, advance = sharded_training(group_of_one)
     advance(1)

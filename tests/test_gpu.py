@@ -26,6 +26,7 @@ from programs import BENCHMARKS, loaded
 from shapes import checked, unseen
 
 from annotated import cli, decoding, gpu, graphs
+from annotated.after import GroupedQueryAttention
 from annotated.attention import additive_attention, scaled_dot_product_attention
 from annotated.cpu import CPUObjective, LinearMaps, _LossInPlace, _Products
 from annotated.data import Batches, make_batch
@@ -147,6 +148,16 @@ def test_sides_of_a_batch_that_do_not_belong_together_are_refused(kind, source, 
         kind(Transformer(replace(TINY, vocab=17)))(torch.full(source, 5), torch.full(target, 5))
 
 
+@pytest.mark.parametrize("kind", [gpu.UnpaddedObjective, CPUObjective])
+def test_a_target_that_goes_on_after_padding_is_refused(kind):
+    "The plain loss reads the word before the padding, which has no place in a packed target."
+    objective = kind(Transformer(SMALL))
+    source, target = torch.tensor([[5, 6, 2], [5, 0, 2]]), torch.tensor([[1, 5, 0, 2], [0, 5, 2, 0]])
+    with pytest.raises(ValueError, match=r"^target must have padding \(0\) only at its end$"):
+        objective(source, target)
+    close(objective(source[1:], target[1:]), gpu.Objective(objective.model)(source[1:], target[1:]))
+
+
 def test_what_can_be_differentiated_once_says_so():
     "A second derivative would lack what the first was made of."
     x, W, target = torch.randn(5, 7, requires_grad=True), torch.randn(11, 7, requires_grad=True), torch.randint(1, 11, (5,))
@@ -198,6 +209,13 @@ def test_a_fused_model_is_the_model():
         expected, old = plain.step(target[:, t], old)
         close(logits, expected)
     assert ids.eq(1).all()
+
+
+def test_fusing_keeps_the_mode_of_each_norm():
+    model = model_of().train()
+    model.decoder.eval()
+    before = {name: module.training for name, module in model.named_modules()}
+    assert {name: module.training for name, module in gpu.fuse(model).named_modules()} == before
 
 
 def test_another_attention_is_left_alone():
@@ -298,6 +316,32 @@ def test_joint_projections_leave_hooked_layers_apart():
         layer.register_forward_hook(lambda *_: calls.append(1))
     source, target = torch.randint(4, plain.config.vocab, (2, 5)), torch.randint(4, plain.config.vocab, (2, 3))
     close(joint(source, target), plain(source, target))
+    assert len(calls) == 2
+
+
+SPOILED = {
+    "encoder.layers.0.self_attention is of class GroupedQueryAttention": lambda model: setattr(model.encoder.layers[0], "self_attention", GroupedQueryAttention(12, 3, 1)),
+    "decoder.layers.1.cross_attention has hooks": lambda model: model.decoder.layers[1].cross_attention.register_forward_hook(print),
+    "decoder has hooks": lambda model: model.decoder.register_forward_pre_hook(print),
+    "decoder.layers.0.self_attention has a forward of its own": lambda model: vars(model.decoder.layers[0].self_attention).update(forward=print),
+}
+
+
+@pytest.mark.parametrize("said, spoil", SPOILED.items(), ids=SPOILED)
+def test_joint_projections_replace_nothing_that_does_more_than_they_do(said, spoil):
+    model = gpu.join_projections(gpu.join_projections(model_of()))  # its own classes may be replaced
+    spoil(model)
+    before = [*model.modules()]
+    with pytest.raises(ValueError, match=f"^{said}, which joint projections would leave out$"):
+        gpu.join_projections(model)
+    assert [*model.modules()] == before
+
+
+def test_a_layer_with_a_forward_of_its_own_is_neither_joined_nor_fused():
+    model, calls = model_of(), []
+    for layer in (model.encoder.layers[0].self_attention.W_Q, model.encoder.layers[0].add_norm[0].norm):
+        layer.forward = lambda x, plain=layer.forward: calls.append(1) or plain(x)
+    gpu.join_projections(gpu.fuse(model)).encode(torch.tensor([[5, 2]]))
     assert len(calls) == 2
 
 

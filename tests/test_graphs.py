@@ -137,8 +137,9 @@ def test_a_state_of_a_room_is_used_once_and_keeps_sentences_together():
         with pytest.raises(ValueError, match="used before"):
             again()
     kept = logits.clone()
-    with pytest.raises(ValueError, match=r"ids must be \(3,\), not \(2,\)"):
-        steps.step(ids[:2], newer)
+    for wrong, error, said in ((ids[:2], ValueError, "one for each row of the state, 3, not 2"), (ids + 0.7, TypeError, "whole numbers")):
+        with pytest.raises(error, match=said):
+            steps.step(wrong, newer)
     wide = newer.repeat(2)
     with pytest.raises(ValueError, match="used before"):
         steps.step(ids, newer)  # it has moved

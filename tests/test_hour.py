@@ -217,9 +217,11 @@ def test_training_lowers_the_loss_and_ends_with_a_mean_of_weights(hour, text):
     model, seen, losses = hour.Transformer(len(vocabulary.words), N=1, d_model=32, d_ff=64), [], []
     for step, loss in hour.train(model, pairs, steps=120, warmup=30):
         losses.append(loss)
-        if step in (20, 120):
+        assert model.training
+        if step >= 100 and step % 5 == 0:  # a 24th of the training lies between two sets
             seen.append(model.embedding.detach().clone())
-    assert losses[-1] < 0.7 * losses[0]
+        model.eval()  # as a translation between two steps does
+    assert losses[-1] < 0.7 * losses[0] and len(seen) == 5
     torch.testing.assert_close(model.embedding.detach(), torch.stack(seen).mean(0))
 
 

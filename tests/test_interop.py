@@ -24,9 +24,10 @@ from annotated import cli, decoding, interop
 from annotated.after import GatedFeedForward, MaskedModel
 from annotated.attention import scaled_dot_product_attention
 from annotated.data import Subwords, Words, _train_subwords
-from annotated.decoding import _sentence_ends, greedy, packed
+from annotated.decoding import _can_pack, _sentence_ends, greedy, packed
 from annotated.embedding import positional_encoding
 from annotated.grammar import grammar_corpus
+from annotated.graphs import compile_steps
 from annotated.interop import (
     MarianVocabulary,
     PublishedTranslator,
@@ -629,8 +630,17 @@ def test_a_compiled_model_goes_out_as_it_is():
 
 
 def test_a_compiled_model_becomes_graphs(tmp_path):
-    to_onnx(torch.compile(Transformer(replace(TINY, N=1, vocab=6))), tmp_path)
-    assert {path.suffix for path in tmp_path.iterdir()} >= {".onnx"}
+    model = Transformer(replace(TINY, N=1, vocab=6))
+    for name, compiled in (("whole", torch.compile(model)), ("steps", compile_steps(model, "eager"))):
+        to_onnx(compiled, tmp_path / name)
+        assert {path.suffix for path in (tmp_path / name).iterdir()} >= {".onnx"}
+
+
+@pytest.mark.skipif(not _can_pack(), reason="nothing can be packed here")
+def test_a_packed_copy_becomes_no_graph(tmp_path):
+    with pytest.raises(ValueError, match="^model must be the model itself, not a packed copy"):
+        to_onnx(packed(Transformer(replace(TINY, N=1, vocab=6))), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_torch_cannot_say_is_refused():
@@ -774,7 +784,7 @@ def test_a_vocabulary_of_another_published_model_is_not_written(trained, tmp_pat
     theirs = load_marian(tmp_path / "theirs")
     for change, said in (({"vocab": size - 1}, f"^the vocabulary leaves the model's 0..{size - 2}$"), ({"eos": 2}, "^for </s> and <pad> the vocabulary has 0")):
         with pytest.raises(ValueError, match=said):
-            to_marian(Transformer(replace(theirs.model.config, **{"pad": 1, "bos": 1, **change})), theirs.vocabulary, tmp_path / "made")
+            to_marian(Transformer(replace(theirs.model.config, **{"pad": 1, "bos": 1, "unk": 3, **change})), theirs.vocabulary, tmp_path / "made")
     assert not (tmp_path / "made").exists()
 
 

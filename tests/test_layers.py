@@ -89,6 +89,13 @@ def test_a_wrong_width_is_named(shape):
         LayerNorm(7)(torch.zeros(shape))
 
 
+@pytest.mark.parametrize("kind", [LayerNorm, FusedLayerNorm, RMSNorm])
+@pytest.mark.parametrize("dtype", [torch.long, torch.bool])
+def test_whole_numbers_are_not_normalised(kind, dtype):
+    with pytest.raises(TypeError, match=f"x must hold floating-point numbers, not {dtype}"):
+        kind(7)(torch.ones(2, 7, dtype=dtype))
+
+
 def test_state_dict_names_are_stable():
     names = set(nn.ModuleDict({"wrap": AddNorm(7), "network": FeedForward(7, 11)}).state_dict())
     assert names == {"wrap.norm.gain", "wrap.norm.bias", *(f"network.W_{i}.{p}" for i in (1, 2) for p in ("weight", "bias"))}

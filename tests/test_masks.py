@@ -176,7 +176,7 @@ def test_identifiers_are_left_as_they_were():
 
 
 REFUSED = [
-    (padding_mask, (torch.ones(2, 5),), TypeError, r"ids must be a tensor of whole numbers \(torch.long\), not torch.float32"),
+    (padding_mask, (torch.ones(2, 5),), TypeError, r"ids must be a tensor of whole numbers, torch.long or torch.int32, not torch.float32"),
     (padding_mask, (torch.ones(2, 5, dtype=torch.bool),), TypeError, "ids must be .* not torch.bool"),
     (padding_mask, (torch.ones(5, dtype=torch.long),), ValueError, r"ids must be \(sentences, positions\), not of shape \(5,\)"),
     (padding_mask, (torch.ones(2, 5, 7, dtype=torch.long),), ValueError, r"not of shape \(2, 5, 7\)"),

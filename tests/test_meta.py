@@ -4,7 +4,6 @@ A GPU computes while Python goes on, until Python asks for a value: `.item()`, `
 these. It takes some inputs from the CPU that a GPU would refuse, or would wait for; `OneDevice` refuses them here.
 """
 
-from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -35,14 +34,6 @@ class OneDevice(TorchDispatchMode):
         if len(devices | {target}) > 1 and not free:
             raise RuntimeError(f"{name} has tensors of {sorted(devices | {target})}")
         return func(*args, **kwargs)
-
-
-@pytest.fixture(autouse=True)
-def no_autocast(monkeypatch):
-    "Autocast does not know of meta; here it is off there, as it is where nobody asks for it."
-    enabled, context = torch.is_autocast_enabled, torch.autocast
-    monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: kind != "meta" and enabled(kind))
-    monkeypatch.setattr(torch, "autocast", lambda kind, **more: nullcontext() if kind == "meta" else context(kind, **more))
 
 
 def on_meta(**choice):

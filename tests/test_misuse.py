@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from annotated.after import CHANGES, Classifier, LanguageModel, MaskedModel
-from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
+from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq, _check_encoded
 from annotated.transformer import TINY, Transformer
 
 CONFIG = replace(TINY, N=2, d_model=8, d_ff=12, h=2, vocab=17)
@@ -27,6 +27,7 @@ MODELS = pytest.mark.parametrize("model", two_seq2seq(), ids=["Transformer", "Re
     ([1, 1], TypeError, "ids must be a tensor .* not list"),
     (None, TypeError, "not NoneType"),
     (IDS.float(), TypeError, "torch.float32"),
+    (IDS.short(), TypeError, "whole numbers, torch.long or torch.int32, not torch.int16"),
     (IDS[:, None], ValueError, r"ids must be of one axis, not of shape \(2, 1\)"),
     (torch.tensor(1), ValueError, r"not of shape \(\)"),
     (IDS[:0], ValueError, r"not of shape \(0,\)"),
@@ -68,6 +69,35 @@ def test_under_autocast_a_memory_may_be_of_fewer_bits(model):
         assert model.decode(TARGET, model.encode(SOURCE).bfloat16(), SOURCE).isfinite().all()
         with pytest.raises(TypeError, match="memory must be"):
             model.decode(TARGET, model.encode(SOURCE).long(), SOURCE)
+
+
+@MODELS
+def test_a_state_of_fewer_bits_is_refused_outside_autocast(model):
+    with torch.autocast("cpu", torch.bfloat16):
+        state = model.start(SOURCE)
+        assert model.step(IDS, state)[0].isfinite().all()
+    with pytest.raises(TypeError, match="in state must be a tensor of torch.float32, as the model, not torch.bfloat16$"):
+        model.step(IDS, state)
+
+
+def replica(module):
+    """As `nn.DataParallel` makes one for each GPU: its weights are attributes, not parameters."""
+    made = module._replicate_for_data_parallel()
+    made._parameters = {}
+    for name, weight in module._parameters.items():
+        object.__setattr__(made, name, None if weight is None else weight.view_as(weight))
+    made._modules = {name: replica(child) for name, child in module._modules.items()}
+    return made
+
+
+def test_a_replica_of_data_parallel_decodes():
+    model = two_seq2seq()[0]
+    made = replica(model)
+    assert not [*made.parameters()]
+    torch.testing.assert_close(made(SOURCE, TARGET), model(SOURCE, TARGET))
+    _check_encoded(torch.zeros(2, 3, 8), SOURCE, TARGET, replica(two_seq2seq()[1]))
+    with pytest.raises(TypeError, match="memory must be a tensor of torch.float32"):
+        made.decode(TARGET, made.encode(SOURCE).double(), SOURCE)
 
 
 def foreign_states():

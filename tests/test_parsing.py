@@ -437,6 +437,12 @@ def test_the_constraint_changes_no_other_score(grammar, newborn):
     torch.testing.assert_close(kept[allowed], free[allowed])
 
 
+def test_a_text_is_no_list_of_words(newborn):
+    model, words, tokens = newborn
+    with pytest.raises(TypeError, match="^sentences must be lists of words"):
+        parse_words(model, ["the dog"], words, tokens)
+
+
 def test_batches_do_not_matter(grammar, newborn):
     model, words, tokens = newborn
     sentences = [_words_of(tree) for tree in grammar[:20]]

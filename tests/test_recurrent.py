@@ -217,6 +217,11 @@ def test_config_wants_whole_numbers(wrong):
         RecurrentConfig(**{"vocab": 37, **wrong})
 
 
+def test_config_wants_a_number_of_python():
+    with pytest.raises(ValueError, match=r"^P_drop must be a Python float in \[0, 1\), not "):
+        RecurrentConfig(37, P_drop=torch.tensor(0.1))
+
+
 def test_config_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         CONFIG.vocab = 5

@@ -23,6 +23,7 @@ from safetensors.torch import load_file
 
 from annotated import training
 from annotated.data import Batches, make_batch, token_batches
+from annotated.gpu import Prefetch
 from annotated.optimization import learning_rate, optimizer
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.training import (
@@ -732,6 +733,20 @@ def test_a_log_drops_what_a_crash_cut_short(tmp_path):
         assert strange in (tmp_path / "log.jsonl.damaged").read_text()
 
 
+def test_a_log_without_its_checkpoints_is_kept_beside_the_new_one(tmp_path):
+    (tmp_path / "log.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
+    assert _Log(tmp_path, 0).lines == []
+    assert (tmp_path / "log.jsonl.before").read_text() == '{"step": 1}\n{"step": 2}\n'
+    (tmp_path / "log.jsonl").write_text('{"epoch": 1, "acc": 0.5}\n')  # a single line, of another program
+    assert _Log(tmp_path, 0).lines == []
+    assert "acc" in (tmp_path / "log.jsonl.damaged").read_text()
+    (tmp_path / "log.jsonl.before").unlink()
+    (tmp_path / "log.jsonl").write_text('{"step": 2}\n')  # before the first checkpoint was due
+    assert _Log(tmp_path, 0, save_every=2).lines == [] and not (tmp_path / "log.jsonl.before").exists()
+    (tmp_path / "log.jsonl").write_text('{"step": 1}\n{"st')
+    assert _Log(tmp_path, 1).lines == [{"step": 1}] and not (tmp_path / "log.jsonl.before").exists()
+
+
 # ---- losses that are read late
 
 
@@ -922,6 +937,8 @@ def test_batches_with_markers_of_another_model_are_refused(changes, given, messa
     pairs = [([4, 5, 2], [4, 2]), ([4, 5, 6, 7, 2], [4, 5, 6, 2])]
     with pytest.raises(ValueError, match=message):
         train(tiny_model(**changes), Recipe(steps=1, warmup=1), Batches(pairs, 100, 100, **given))
+    with pytest.raises(ValueError, match=message):
+        train(tiny_model(**changes), Recipe(steps=1, warmup=1), Prefetch(Prefetch(Batches(pairs, 100, 100, **given))))
 
 
 @pytest.mark.parametrize("given", [[], iter(()), token_batches([([4, 2], [5, 2])], 9, 9)], ids=["list", "iterator", "generator"])

@@ -5,6 +5,7 @@ import warnings
 from dataclasses import FrozenInstanceError, asdict, fields, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -161,6 +162,8 @@ def test_hypotheses_of_a_sentence_share_its_memory(change):
         assert state.select(torch.arange(len(source) * k)).memory is state.memory
     with pytest.raises(ValueError, match="together"):
         state.select(torch.tensor([0, 1, 3]))
+    none = torch.tensor([], dtype=torch.long)
+    assert len(state.select(none).select(none).caches[0].K) == 0
 
 
 @pytest.mark.parametrize("change", CHOICES)
@@ -464,6 +467,17 @@ def test_a_field_that_makes_no_model_is_named(change):
         replace(BASE, **change)
 
 
+@pytest.mark.parametrize("change, said", [
+    ({"P_drop": np.float32(0.1)}, r"P_drop must be a Python float in \[0, 1\), got np.float32\(0.1\)"),
+    ({"eps_norm": np.float32(0.1)}, r"eps_norm must be a Python float in \(0, 1\)"),
+    ({"N": np.int64(6)}, r"N must be a whole number, a Python int, got np.int64\(6\)"),
+    ({"pad": np.int64(0)}, r"pad must be a Python int in 0..36999, got np.int64\(0\)"),
+])
+def test_a_field_of_another_type_says_which_is_wanted(change, said):
+    with pytest.raises(ValueError, match=f"^{said}"):
+        replace(BASE, **change)
+
+
 def test_an_output_bias_is_added_to_the_logits_and_to_nothing_else():
     ours = build(replace(SMALL, output_bias=True))
     plain = Transformer(SMALL).double().eval()
@@ -521,3 +535,9 @@ def test_padding_that_is_the_end_is_refused():
     with pytest.raises(ValueError, match="pad and eos must differ"):
         Config(pad=2, eos=2)
     assert Config(pad=9, bos=9, eos=0).pad == 9  # as in Marian's models
+
+
+@pytest.mark.parametrize("unk", [0, 2])
+def test_an_unknown_word_is_neither_padding_nor_the_end(unk):
+    with pytest.raises(ValueError, match=f"^unk must differ from pad=0 and eos=2, got {unk}$"):
+        Config(unk=unk)

@@ -133,6 +133,11 @@ def test_a_variation_cannot_be_changed_by_accident():
     assert Variation().changes is not Variation().changes
 
 
+def test_equal_variations_have_one_hash():
+    one, other = (Variation({"N": 2}, {"rate": 2.0}) for _ in range(2))
+    assert {one: "found"}[other] == "found" and one not in {Variation({"N": 4}): 1}
+
+
 def test_other_scores_and_attention_dropout_are_not_combined_in_silence():
     row = replace(next(iter(_SCORES.values())), changes={"P_drop_attention": 0.5})
     with pytest.raises(ValueError, match="P_drop_attention must be 0"):

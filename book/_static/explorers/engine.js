@@ -19,7 +19,7 @@ const MARKERS = ["<pad>", "<bos>", "<eos>", "<unk>"];
 // White space becomes a space, half a surrogate pair U+FFFD, and what nobody sees is empty: what `Translator` does before
 // it encodes a line.
 function clean(text) {
-  const line = text.replace(/\p{Surrogate}/gu, "\ufffd").split(SPACE).filter((word) => word).join(" ");
+  const line = text.replace(/\p{Surrogate}/gu, "\ufffd").replace(/\ufeff/g, " ").split(SPACE).filter((word) => word).join(" ");
   return /[^\p{Cc}\p{Cf}\p{Z}]/u.test(line) ? line : "";
 }
 
