@@ -499,6 +499,7 @@ class RMSNorm(nn.Module):
 
     Raises:
         ValueError: in use, if the last axis of the input is not d_model wide.
+        TypeError: in use, if it does not hold floating-point numbers.
     """
 
     def __init__(self, d_model: int, eps: float = 1e-6):

@@ -17,7 +17,7 @@ __all__ = ["attention_weights", "scaled_dot_product_attention", "masked_softmax"
 def attention_weights(Q: Tensor, K: Tensor, mask: Tensor | None = None) -> Tensor:
     """How much each query attends to each key (section 3.2.1, the softmax of Eq. 1).
 
-    As in Eq. 1 a product is divided after it was made: in float16 one beyond 65504 overflows
+    As in Eq. 1 a product is divided after it is made: in float16 one beyond 65504 overflows
     first, and weights become NaN. `fused_attention` of chapter 14 does not overflow there.
 
     Args:

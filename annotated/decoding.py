@@ -30,7 +30,7 @@ from annotated.attention import scaled_dot_product_attention
 from annotated.data import Subwords, Words, _writable, load_vocabulary, pad_batch
 from annotated.embedding import Embedding
 from annotated.files import _check_fields, atomic_write, fsync, read_json, write_json
-from annotated.layers import FusedLayerNorm, LayerNorm
+from annotated.layers import FusedLayerNorm, LayerNorm, _is_hooked
 from annotated.masks import causal_mask
 from annotated.multihead import MultiHeadAttention
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq, _check_ids
@@ -518,13 +518,6 @@ def _fused_leaves_empty_rows():
     x = torch.ones(1, 1, 2, 8)
     mask = torch.tensor([[True, True], [False, False]])
     return bool((F.scaled_dot_product_attention(x, x, x, mask)[..., 1, :] == 0).all())
-
-
-def _is_hooked(module):
-    """Whether a module calls forward hooks, or has a `forward` that is not its class's."""
-    if module is None:
-        return False
-    return "forward" in vars(module) or bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def _exchanged(model, linear):

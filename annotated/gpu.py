@@ -21,8 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from annotated.attention import _check_mask, _check_sizes, _check_values, scaled_dot_product_attention
 from annotated.data import Batches, _Plan, _plan_batches, make_batch
-from annotated.decoding import _is_hooked
-from annotated.layers import FusedLayerNorm, LayerNorm
+from annotated.layers import FusedLayerNorm, LayerNorm, _is_hooked
 from annotated.masks import causal_mask
 from annotated.multihead import AttentionDropout, MultiHeadAttention
 from annotated.recurrent import _casts

@@ -112,6 +112,13 @@ class FeedForward(nn.Module):
         return self.W_2(hidden)  # (..., d_model)
 
 
+def _is_hooked(module):
+    """Whether a module calls forward hooks, or has a `forward` that is not its class's."""
+    if module is None:
+        return False
+    return "forward" in vars(module) or bool(module._forward_hooks or module._forward_pre_hooks)
+
+
 class FusedLayerNorm(LayerNorm):
     """`LayerNorm` in one kernel, which keeps the precision of its input (section 3.1)."""
 

@@ -97,7 +97,7 @@ def linearize(tree: str) -> list[str]:
 
     Args:
         tree: in Penn brackets, as `read_trees` returns it, without empty nodes. TOP, ROOT,
-            S1 and brackets without a label are left out wherever they stand, as by EVALB.
+            S1 and brackets without a label are left out wherever they stand, as TOP is by EVALB.
 
     Returns:
         "(NP" opens a constituent, ")" closes one, "*" stands for a word.

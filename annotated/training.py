@@ -731,15 +731,21 @@ def _measure_again(evaluate, report, recipe, signals):
         raise KeyboardInterrupt(f"stopped after update {report.run.step}")
 
 
+def _marker(batches, name):
+    """An identifier that batches say they use, or those they are made of; None if none does."""
+    inner = getattr(batches, "batches", None)  # `Prefetch` of chapter 14 makes another's ahead
+    if hasattr(batches, name) or not callable(inner) or inner is batches:
+        return getattr(batches, name, None)
+    return _marker(inner, name)
+
+
 def _check_feed(batches, config):
     """Refuse what gives no batches, or batches with markers that are not the model's."""
     if not callable(batches):
         kind = type(batches).__name__
         raise TypeError(f"batches must be called as `Batches` is, with (epoch, position), not {kind}")
-    while hasattr(batches, "batches"):  # `Prefetch` of chapter 14 makes those of another ahead
-        batches = batches.batches
     for name in ("bos", "pad"):
-        given = getattr(batches, name, None)
+        given = _marker(batches, name)
         own = getattr(config, name, None)
         if None not in (given, own) and given != own:
             raise ValueError(f"batches have {name}={given} and the model has {name}={own}")

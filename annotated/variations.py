@@ -29,7 +29,7 @@ class Variation:
         scores: makes a module that is called as attention is, from h and d_k; None: dot products.
     """
 
-    changes: dict[str, Any] = field(default_factory=dict, hash=False)  # which a dict has not
+    changes: dict[str, Any] = field(default_factory=dict, hash=False)  # a dict has no hash
     recipe: dict[str, Any] = field(default_factory=dict, hash=False)
     scores: Callable[[int, int], nn.Module] | None = None
 

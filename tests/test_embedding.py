@@ -87,8 +87,8 @@ def test_both_ends_begin_with_variance_one(width):
     [
         ([0, VOCAB], ValueError, r"must lie in 0\.\.12, not 0\.\.13"),
         ([-1, 2], ValueError, r"must lie in 0\.\.12, not -1\.\.2"),
-        ([0.5, 1.0], TypeError, "whole numbers .*float32"),
-        ([True, False], TypeError, "whole numbers .*bool"),
+        ([0.5, 1.0], TypeError, "whole numbers, .*float32"),
+        ([True, False], TypeError, "whole numbers, .*bool"),
     ],
 )
 def test_what_is_no_row_is_refused(layer, wrong, error, message):

@@ -941,6 +941,20 @@ def test_batches_with_markers_of_another_model_are_refused(changes, given, messa
         train(tiny_model(**changes), Recipe(steps=1, warmup=1), Prefetch(Prefetch(Batches(pairs, 100, 100, **given))))
 
 
+def test_a_feed_s_own_marker_counts_before_those_within():
+    class Feed:
+        pad = 5
+
+        def __init__(self):
+            self.batches = [self]  # not what it feeds
+
+        def __call__(self, epoch, position):
+            yield from some_batches(epoch, position)
+
+    with pytest.raises(ValueError, match="batches have pad=5 and the model has pad=0"):
+        train(tiny_model(), Recipe(steps=1, warmup=1), Feed())
+
+
 @pytest.mark.parametrize("given", [[], iter(()), token_batches([([4, 2], [5, 2])], 9, 9)], ids=["list", "iterator", "generator"])
 def test_batches_that_cannot_begin_anew_are_refused(given, tmp_path):
     with pytest.raises(TypeError, match="batches must be called as `Batches` is, with .epoch, position., not"):
