@@ -143,6 +143,10 @@ def test_a_server_that_gives_a_byte_an_attempt_is_given_up(server, tmp_path):
     with pytest.raises(ValueError, match="cannot fetch .*: 3 of 400000 bytes are kept"):
         _fetch_file(server.file(), tmp_path, tries=3, **FAST)
     assert len(server.asked) == 3
+    server.asked.clear()
+    with pytest.raises(ValueError, match="cannot fetch"):
+        _fetch_file(server.file(), tmp_path, tries=0, limit=3, **FAST)  # as few as can be, not as many
+    assert len(server.asked) == 1
 
 
 def test_a_file_that_drips_for_ever_is_given_up(server, tmp_path, monkeypatch):

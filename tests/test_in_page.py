@@ -139,8 +139,8 @@ def test_a_pair_of_surrogates_is_one_letter_and_a_half_is_replaced():
 
 @with_node
 def test_a_line_of_what_nobody_sees_is_empty():
-    lines = ["\u200b", "\ufeff", " \u200b\t\u2060 ", "\x00\x07", "\u3000", "a\u200bb", "\ue000"]
-    assert in_node("return given.map((text) => engine.clean(text));", lines) == ["", "", "", "", "", "a\u200bb", "\ue000"]
+    lines = ["\u200b", "\ufeff", " \u200b\t\u2060 ", "\x00\x07", "\u3000", "a\u200bb", "\ufeffa\ufeffb", "\ue000"]
+    assert in_node("return given.map((text) => engine.clean(text));", lines) == ["", "", "", "", "", "a\u200bb", "a b", "\ue000"]
 
 
 # ---- numbers
