@@ -639,7 +639,7 @@ def unpadded_attention(
     """
     if not isinstance(mask, _PackedMask):
         return fused_attention(Q, K, V, mask, dropout)
-    alike = Q.shape[-1] == V.shape[-1] and V.shape[-1] in range(8, 257, 8)  # the kernel's widths
+    alike = Q.shape[-1] == V.shape[-1] <= 256 and V.shape[-1] % 8 == 0  # the kernel's widths
     narrow = Q.is_cuda and Q.dtype.itemsize == 2 and alike
     if narrow and not dropout and (kernel := _varlen_kernel()):
         return _flash_unpadded(kernel, Q, K, V, mask)

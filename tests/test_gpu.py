@@ -615,6 +615,18 @@ def test_layers_share_a_program_for_all_shapes(join):
     torch._dynamo.reset()
 
 
+def test_compiled_layers_take_joint_projections_without_padding():
+    model = gpu.join_projections(gpu.fuse(model_of(P_drop=0.0)))
+    batch = make_batch(some_pairs(7, seed=3))
+    (wanted := gpu.UnpaddedObjective(model)(*batch)).backward()
+    twin = gpu.compiled(gpu.join_projections(gpu.fuse(model_of(P_drop=0.0))), backend="eager")
+    (found := gpu.UnpaddedObjective(twin)(*batch)).backward()
+    close(found, wanted)
+    for one, other in zip(twin.parameters(), model.parameters(), strict=True):
+        close(one.grad, other.grad)
+    torch._dynamo.reset()
+
+
 def test_compiling_touches_every_layer_and_no_name():
     model = model_of()
     names = list(model.state_dict())
