@@ -1,11 +1,14 @@
 """Every exercise's check fails on the stub and on the wrong answers, with a message, and passes on the solution."""
 
 import ast
+import contextlib
+import io
 import re
 import sys
 from importlib import import_module
 
 import pytest
+from answers import RIGHT, WRONG
 from chapters import ROOT, Chapter, paths, read
 from layout import parts
 
@@ -85,6 +88,20 @@ def test_the_check_tells_answers_apart(path, number, here):
     assert found["wrong"].get(number), "no wrong answer is listed"
     for answer in found["wrong"][number]:
         assert outcome(answer, check, names), "the check says nothing about the wrong answer"
+
+
+@pytest.mark.parametrize("place, number", sorted({*RIGHT, *WRONG}))
+def test_the_check_judges_what_an_answer_does_and_not_its_form(place, number, here):
+    (path,) = (path for path in paths() if path.stem.startswith(f"{place}-") and "questions" not in path.stem)
+    chapter = read(path)
+    (solution,) = parts(chapter)["solution"][number]
+    check, names = call(number, solution), namespace(chapter)
+    for answer in RIGHT.get((place, number), []):
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            run(f"{answer}\n{check}", dict(names))
+        assert said.getvalue() == "right\n"
+    for answer in WRONG.get((place, number), []):
+        assert outcome(answer, check, names), f"the check says nothing about {answer}"
 
 
 # ---- the test's own test
