@@ -263,6 +263,8 @@ def main(path, steps=2400):
         texts = [line.rstrip("\n").split("\t")[:2] for line in file if "\t" in line]
     if not texts:
         sys.exit(f"{path} has no line of a source, a tab and a target")
+    if not str(steps).isdecimal() or int(steps) == 0:
+        sys.exit(f"the number of steps is a whole number from 1, not {steps}")
     vocabulary = Vocabulary(text for pair in texts for text in pair)
     pairs = [(vocabulary.encode(a), vocabulary.encode(b)) for a, b in texts]
     model = Transformer(len(vocabulary.words)).to("cuda" if torch.cuda.is_available() else "cpu")

@@ -252,10 +252,14 @@ def test_the_file_reads_what_its_readers_have(hour, tmp_path, monkeypatch, capsy
     monkeypatch.setattr(sys, "stdin", ["one\n", "\n", "two"])
     path = tmp_path / "pairs.tsv"
     path.write_text("\ufeffa b\tc\tby somebody\nno tab\na\td\n", encoding="utf-8")
-    hour.main(path, 0)
+    hour.main(path, "1")
     assert capsys.readouterr().out == "<one>\n\n<two>\n"
     assert [len(source) for source, _ in seen] == [3, 2] and seen[0][0][0] == seen[1][0][0]
     path.write_text("\n\n")
     with pytest.raises(SystemExit, match="pairs.tsv has no line of a source, a tab and a target"):
         hour.main(path)
+    path.write_text("a\tb\n")
+    for steps in ("0", "-1", "1.5", "ten", 0):
+        with pytest.raises(SystemExit, match=f"^the number of steps is a whole number from 1, not {steps}$"):
+            hour.main(path, steps)
     assert next(hour.batches([]), None) is None
