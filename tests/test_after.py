@@ -663,3 +663,19 @@ def test_shapes_are_as_commented(examples):
         generate(changed(list(CHANGES)), ids, partial(sample, keep=partial(top_p, p=0.9)), 3)
         generate(changed([]), ids, partial(sample, keep=partial(top_k, k=3)), 3)
     assert not unseen(seen, after)
+
+
+def test_a_single_token_can_be_asked_for():
+    assert generate(changed([]), sentences(3, 4), lambda logits: torch.full((3,), 5), 1) == [[5]] * 3
+
+
+def test_what_is_drawn_in_training_follows_its_own_seed_alone():
+    model = MaskedModel(replace(CONFIG, P_drop=0.0))
+    classifier = Classifier(model, 2)
+    text = [[0, 5 + i % 7, 6, 7 + i % 3, 2] for i in range(20)]
+    rows = [(line, i % 2) for i, line in enumerate(text)]
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        found.append((pretrain(model, text, CONFIG.vocab - 1, 2, 0.0), finetune(classifier, rows, 2, 0.0)))
+    assert found[0] == found[1]

@@ -394,3 +394,10 @@ def test_plain_and_fast_exclude_each_other(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main([*SHORT.split(), "--out", str(tmp_path / "model"), "--plain", "--fast"])
     assert "not allowed" in capsys.readouterr().err
+
+
+def test_where_nothing_is_left_to_onednn_it_is_not_named(monkeypatch):
+    monkeypatch.setattr(cpu, "_onednn", lambda: F.linear)
+    assert cpu._said(LinearMaps({})).endswith("products by torch's default library")
+    monkeypatch.setattr(cpu, "_onednn", lambda: None)
+    assert cpu._said(LinearMaps({"31x38": ["forward"]})).endswith("products by torch's default library")

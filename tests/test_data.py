@@ -5,6 +5,7 @@ import os
 import random
 import re
 from collections import Counter
+from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 from annotated.corpora import _missing_files, cache_folder, load_corpus
 from annotated.data import (
     Batches,
+    Corpus,
     Subwords,
     Words,
     _connected_components,
@@ -439,3 +441,15 @@ def test_words_are_numbered_in_alphabetical_order():
 def test_a_vocabulary_of_single_sentences_is_refused():
     with pytest.raises(TypeError, match="pairs must hold .source, target., not single strings"):
         Words.build(["the cat sleeps", "a dog runs"])
+
+
+def test_the_smallest_text_of_a_group_says_where_it_goes():
+    pairs = [("g", "z"), ("c", "z")]
+    assert _fraction("c") < 0.2 and _fraction("g") > _fraction("z") > 0.2
+    assert split_pairs(pairs, 0.2) == ([], [], pairs)
+
+
+def test_a_corpus_cannot_be_changed():
+    corpus = Corpus("mine", [], [], [], "public domain")
+    with pytest.raises(FrozenInstanceError):
+        corpus.train = [("a", "b")]

@@ -48,7 +48,7 @@ from annotated.gpu import UnpaddedObjective, fuse, join_projections
 from annotated.layers import PreNorm
 from annotated.multihead import MultiHeadAttention
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
-from annotated.transformer import TINY, Config, Transformer
+from annotated.transformer import BASE, TINY, Config, Transformer
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -1600,3 +1600,13 @@ def test_a_line_of_invisible_characters_is_an_empty_one(translator, line):
     assert translator.translate([line, "man"]) == ["", translator.translate(["man"])[0]]
     assert translator.n_best([line], 2) == translator.n_best([""], 2)
     assert translator.cut(f"{line}man") and translator.cut("\ud800")  # half a letter is shown as a sign
+
+
+def test_a_model_with_a_part_that_is_absent_can_be_packed():
+    model = Transformer(replace(SMALL, vocab=VOCAB)).eval()
+    model.register_module("spare", None)
+    assert packed(model).spare is None
+
+
+def test_a_sentence_beyond_the_memory_meant_for_a_batch_is_searched_alone():
+    assert decoding._most_rows(100_000, BASE, 200) == 1

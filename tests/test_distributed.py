@@ -11,19 +11,21 @@ import sys
 import time
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 import warm
 from test_gpu import close, model_of, some_pairs
 
-from annotated import cli, gpu
+from annotated import cli, distributed, gpu
 from annotated.data import Batches, make_batch
 from annotated.distributed import (
     DistributedUpdate,
     ProcessGroup,
     _DistributedRun,
     _Elsewhere,
+    _fast_backend,
     _report_lost_process,
     _SharedBatches,
     _timeout,
@@ -453,3 +455,18 @@ def test_shards_are_read_whole_where_there_are_gradients(tmp_path, group_of_one)
     assert len(fresh.state) == len(adam.state) > 0
     for mine, theirs in zip(fresh.state.values(), adam.state.values(), strict=True):
         assert torch.equal(mine["exp_avg"].full_tensor(), theirs["exp_avg"].full_tensor()) and mine["step"] == 1
+
+
+def test_a_lost_process_is_told_with_the_newest_checkpoint(monkeypatch):
+    monkeypatch.setattr(distributed, "list_checkpoints", lambda folder: [Path("2"), Path("4"), Path("6")])
+    with pytest.raises(ConnectionError, match="checkpoint 6 is whole"), _report_lost_process(ProcessGroup(0, 2), Path("model")):
+        raise RuntimeError("Connection closed by peer")
+
+
+@pytest.mark.parametrize("given", [{"precision": "bfloat16"}, {"compile": True}, {}])
+def test_a_fast_run_begins_as_the_backend_was_asked(given, monkeypatch):
+    asked = []
+    monkeypatch.setattr(distributed, "fast_run", lambda *parts, **how: asked.append(how))
+    with _fast_backend("cpu", **given) as backend:
+        backend.start(None, None, None)
+    assert {name: asked[0][name] for name in ("precision", "compile")} == {"precision": None, "compile": False} | given

@@ -217,3 +217,9 @@ def test_the_shape_comments_hold(tied, ids):
 @pytest.mark.parametrize("encoding", [positional_encoding, halves_encoding])
 def test_positions_are_made_where_they_are_asked_for(encoding):
     assert encoding(torch.arange(3, device="meta"), D).device.type == "meta"
+
+
+def test_halves_of_four_features_turn_at_rates_1_and_a_ten_thousandth():
+    p = torch.tensor([0.0, 1.0, 5000.0])
+    wanted = torch.stack([p.sin(), (p / 10000).sin(), p.cos(), (p / 10000).cos()], -1)
+    torch.testing.assert_close(halves_encoding(p, 4), wanted)

@@ -415,3 +415,10 @@ def test_a_comparison_can_have_its_own_protocol():
 def test_one_string_is_no_list_of_texts():
     with pytest.raises(TypeError, match="texts must be a list of strings"):
         bits_per_byte(1.0, 3, "abc")
+
+
+def test_a_comparison_draws_1000_test_sets_with_seed_0_unless_told_otherwise():
+    references = [f"w{i} w{i + 1} w{i + 2} w{i + 3} w{i + 4}" for i in range(7)]
+    a = [*references[:4], *["w1 w2"] * 3]
+    b = [*["w1 w2"] * 2, *references[2:]]
+    assert paired_bootstrap(a, b, references) == paired_bootstrap(a, b, references, samples=1000, seed=0)

@@ -692,3 +692,24 @@ def test_a_damaged_model_has_no_attention_to_be_seen():
         net.target_embedding.weight.fill_(float("nan"))
     with pytest.raises(FloatingPointError, match="attention weights are not finite: the model is damaged"):
         attention_maps(net, *batch())
+
+
+def test_nothing_of_the_still_figure_is_cut_off():
+    queries, keys = [f"q{i}" for i in range(T)], [f"key{i}" for i in range(S)]
+    svg = _render_svg(_percent(maps())["cross"][0][0], queries, keys, "label")
+    width, height = map(int, re.search(r'viewBox="0 0 (\d+) (\d+)"', svg).groups())
+    left, top, cell = map(int, re.search(r"translate\((\d+) (\d+)\) scale\((\d+)\)", svg).groups())
+    assert min(left, top) >= 5 + 7 * len("key10"), "room for the longest word"
+    assert left + cell * S <= width and top + cell * T <= height
+
+
+def test_the_viewer_calls_a_sentence_by_its_words():
+    assert viewer(maps(s=4)).data()["maps"][0]["title"] == "s0 s1 s2"
+
+
+def test_relations_of_the_decoder_and_their_order():
+    e = examples()[0]
+    found, length = _relations(e), len(split_words(e.target))
+    assert found["decoder", "previous token"] == [(t, (t - 1,)) for t in range(1, length + 1)]
+    kinds = [kind for kind, _ in found]
+    assert kinds == ["encoder"] * kinds.count("encoder") + ["decoder"] + ["cross"] * 2

@@ -538,3 +538,7 @@ def test_a_drive_without_locks_is_written_to_all_the_same(tmp_path, monkeypatch)
     with file_lock(tmp_path / "lock", wait=False) as file:
         file.write(b"added")
     assert (tmp_path / "lock").read_bytes() == b"added"
+
+
+def test_the_largest_count_is_one():
+    _check_fields("note.json", {"lines": 2**63 - 1}, lines=int)

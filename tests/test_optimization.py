@@ -272,3 +272,9 @@ def test_without_padding_the_targets_are_still_probabilities(spread):
     made = spread(torch.arange(V), V, 0.1, pad=-1)
     torch.testing.assert_close(made.sum(-1), torch.ones(V))
     assert (made > 0).all(), "no identifier is padding"
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+def test_a_tenth_is_spread_and_0_is_padding_unless_told_otherwise(spread):
+    target = torch.tensor([[3, 1, 2]])
+    assert torch.equal(spread(target, 7), spread(target, 7, 0.1, 0))

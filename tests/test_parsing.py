@@ -540,3 +540,28 @@ def test_padding_of_the_models_own_is_no_word_to_come():
     tokens = Words(["(S*", "*", "*)"])
     model = Transformer(replace(TINY, vocab=len(tokens), source_vocab=9, pad=3, unk=0))
     assert parsing.WellFormed(model, tokens).start(torch.tensor([[5, 6, 2], [7, 2, 3]])).left.tolist() == [2, 1]
+
+
+def test_words_before_the_deepest_place_do_not_change_its_depth():
+    tree = "(S (NN a) (NN b) (VP (VB c) (NP (NN d))))"
+    assert _deepest([tree]) == 3
+    _, tokens = _vocabularies([tree])
+    assert "*)))" in tokens.words and "*))))" not in tokens.words
+
+
+@pytest.mark.parametrize(("word", "shape"), [("abc123def", "<a0:def>"), ("abcd1ef", "<a0:>"), ("ABCDEF", "<A:def>")])
+def test_the_ending_in_a_shape_is_the_last_three_letters(word, shape):
+    assert parsing._signature(word) == shape
+
+
+def test_a_batch_has_no_more_words_than_were_asked_for(grammar, newborn):
+    model, words, tokens = newborn
+    sentences, sizes = [_words_of(tree) for tree in grammar[:20]], []
+
+    def search(model, source):
+        sizes.append(source.shape)
+        return greedy(model, source, 1)
+
+    parse_words(model, sentences, words, tokens, search, size=60)
+    assert sum(rows for rows, _ in sizes) == 20 and max(rows * longest for rows, longest in sizes) <= 60
+    assert max(rows for rows, _ in sizes) > 1

@@ -4,7 +4,7 @@ import json
 import signal
 from argparse import Namespace
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from annotated.data import make_batch
 from annotated.grammar import grammar_corpus
 from annotated.optimization import learning_rate, optimizer
 from annotated.quick import QUICK, QUICK_RECIPE, Muon, _line, _orthogonal, _product_type, by_muon
+from annotated.records import read_run
 from annotated.training import Recipe, Run, list_checkpoints, load_checkpoint, train
 from annotated.transformer import TINY, Transformer
 
@@ -312,3 +313,33 @@ def test_a_gpu_with_products_of_16_bits_makes_them(has, monkeypatch):
     X = torch.randn(1, 3, 5).as_subclass(SeemsOnAGPU)
     assert quick._product_type(X) == (torch.bfloat16 if has else torch.float32)
     assert quick._product_type(X.double()) == torch.float64
+
+
+def test_the_preset_is_what_its_record_trained():
+    rung = read_run(BENCHMARKS.parent / "results" / "20-minutes-amd")["recipe"]["a deep encoder, a shallow decoder"]
+    recipe = asdict(QUICK_RECIPE)
+    same = "source_tokens", "target_tokens", "beta1", "beta2", "eps", "optimizer"
+    assert rung["config"] == asdict(QUICK)
+    assert {name: rung["recipe"][name] for name in same} == {name: recipe[name] for name in same}
+    assert (rung["warmup"], rung["averaged"]) == (QUICK_RECIPE.warmup / QUICK_RECIPE.steps, QUICK_RECIPE.keep)
+
+
+def test_its_constants_are_those_of_adam():
+    model = torch.nn.Linear(3, 5)
+    ours, adam = Muon(model).defaults, optimizer(model).defaults
+    assert {name: ours[name] for name in ("lr", "betas", "eps")} == {name: adam[name] for name in ("lr", "betas", "eps")}
+
+
+def test_a_matrix_moves_as_far_beside_many_of_its_shape_as_alone():
+    torch.manual_seed(0)
+    gradients, moved = torch.randn(11, 5, 3), []
+    for count in (1, 11):
+        model = torch.nn.ModuleList(torch.nn.Linear(3, 5, bias=False) for _ in range(count))
+        muon = Muon(model)
+        muon.param_groups[1]["lr"] = 0.1
+        before = model[0].weight.detach().clone()
+        for layer, gradient in zip(model, gradients):
+            layer.weight.grad = gradient.clone()
+        muon.step()
+        moved.append(model[0].weight.detach() - before)
+    torch.testing.assert_close(*moved)

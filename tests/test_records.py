@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import platform
 import shlex
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import torch
 import warm
 
+from annotated import records
 from annotated.files import sha256_of
 from annotated.records import Record, _check_same, about_corpus, about_model, commit, provenance, read_run
 from annotated.training import Recipe
@@ -353,3 +355,26 @@ def test_a_record_that_was_only_begun_is_put_back_alone(tmp_path):
         record.log(step=1)
         raise OSError("no machine")
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"] and (tmp_path / "run.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("size", ["1", None])
+def test_a_single_process_under_torchrun_needs_none(size, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/some/where/annotated/__main__.py", "train"])
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    monkeypatch.setenv("WORLD_SIZE", size) if size else monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert provenance()["command"] == "python -m annotated train"
+
+
+@pytest.mark.parametrize(("processor", "said"), [("", "arm64"), ("i386", "i386")])
+def test_a_system_that_does_not_name_its_processor_says_its_kind(processor, said, monkeypatch):
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    monkeypatch.setattr(platform, "processor", lambda: processor)
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    assert records._machine()["processor"] == said
+
+
+@pytest.mark.parametrize(("was", "now"), [("c", {"corpus": "c"}), ({"corpus": "c"}, "c"), (None, {"corpus": "c"})])
+def test_a_part_of_a_run_that_is_of_another_kind_now_is_another(was, now, tmp_path):
+    Record.begin(tmp_path, made=was)
+    with pytest.raises(ValueError, match="was begun with another made: choose another folder"):
+        _check_same(tmp_path, made=now)

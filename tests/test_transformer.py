@@ -541,3 +541,9 @@ def test_padding_that_is_the_end_is_refused():
 def test_an_unknown_word_is_neither_padding_nor_the_end(unk):
     with pytest.raises(ValueError, match=f"^unk must differ from pad=0 and eos=2, got {unk}$"):
         Config(unk=unk)
+
+
+def test_a_size_of_2_to_the_31_is_refused():
+    assert Config(vocab=2**31 - 1).vocab == 2**31 - 1
+    with pytest.raises(ValueError, match=r"vocab must be a whole number, 1 or more and below 2\*\*31, got 2147483648"):
+        Config(vocab=2**31)

@@ -1,6 +1,7 @@
 """Chapter 17: the rows of Table 3 by name, other scores in every head, and the interval of one more training."""
 
 import json
+import math
 import os
 import statistics
 from contextlib import contextmanager
@@ -390,3 +391,36 @@ def test_a_record_begun_before_a_field_came_is_gone_on_with_and_another_is_not(s
         path.write_text(json.dumps(other))
         with pytest.raises(ValueError, match=f"was begun with {field}="):
             script.begin(record, corpus, words)
+
+
+def test_by_one_nothing_is_made_smaller():
+    assert shrink(BASE, width=1, depth=1) == BASE
+
+
+def test_rows_can_be_keys_of_a_table():
+    assert len({Variation(): 1, Variation(recipe={"beta2": 0.9}): 2, TABLE_3["big"]: 3}) == 3
+
+
+@pytest.mark.parametrize("freedom", range(1, len(_T_975)))
+def test_the_factors_are_those_of_students_distribution(freedom):
+    area = torch.linspace(0, _T_975[freedom], 100_001, dtype=torch.double)
+    scale = math.gamma((freedom + 1) / 2) / math.gamma(freedom / 2) / math.sqrt(freedom * math.pi)
+    density = scale * (1 + area**2 / freedom) ** (-(freedom + 1) / 2)
+    assert torch.trapezoid(density, area).item() == pytest.approx(0.475, abs=2e-5)
+
+
+def test_eleven_values_have_an_interval():
+    low, high = _mean_interval(range(11))
+    assert low + high == pytest.approx(10) and high - 5 == pytest.approx(2.228)
+
+
+@pytest.mark.parametrize(("kind", "weights"), [(_AdditiveHeads, "v"), (_BilinearHeads, "W")])
+def test_scores_begin_as_large_whatever_the_width(kind, weights):
+    torch.manual_seed(0)
+    for d_k in (4, 256):
+        assert getattr(kind(64, d_k), weights).std().item() * math.sqrt(d_k) == pytest.approx(1, abs=0.2)
+
+
+@pytest.mark.parametrize("name", ["t2t_v1", "t2t_v3"])
+def test_the_released_presets_read_as_much_on_a_side_as_eight_gpus_do(name):
+    assert {_RELEASED_PRESETS[name].recipe[side] for side in ("source_tokens", "target_tokens")} == {8 * 4096}
