@@ -101,6 +101,16 @@ def test_the_rate_moves_once_an_update_whatever_is_accumulated():
         assert [line["rate"] for line in log] == [learning_rate(step, 8, 3) for step in range(1, 8)]
 
 
+def test_training_goes_on_after_the_last_batch_of_an_update(tmp_path):
+    recipe, last = Recipe(steps=4, warmup=3, accumulate=3, save_every=2, keep=1), tiny_model()
+    whole = train(last, recipe, some_batches)
+    train(tiny_model(), replace(recipe, steps=2), some_batches, tmp_path)
+    resumed = tiny_model()
+    again = train(resumed, recipe, some_batches, tmp_path)
+    assert [line["loss"] for line in again] == [line["loss"] for line in whole]
+    torch.testing.assert_close(weights(resumed), weights(last), rtol=0, atol=0)
+
+
 def test_the_stream_goes_on_in_the_middle_of_an_epoch():
     taken = [place for _, place in zip(range(12), ((t.sum().item(), p) for _, t, p in _stream(some_batches)), strict=False)]
     assert taken[4][1] == (0, 5) and taken[5][1] == (1, 1)
@@ -727,6 +737,8 @@ def test_a_log_drops_what_a_crash_cut_short(tmp_path):
     assert [line["step"] for line in _Log(tmp_path, 9).lines] == [1, 2, 3]
     assert (tmp_path / "log.jsonl").read_text().count("\n") == 3
     assert [line["step"] for line in _Log(tmp_path, 2).lines] == [1, 2]
+    (tmp_path / "log.jsonl").write_text('{"step": 1}\n7\n{"st')
+    assert _Log(tmp_path, 9).lines == [{"step": 1}] and (tmp_path / "log.jsonl.damaged").exists()
     for strange in ('{"loss": 1.0}', "7", "null", '{"step": null}', '{"step": 2, "seconds": -1}', '{"step": 2, "seconds": Infinity}'):
         (tmp_path / "log.jsonl").write_text(f'{{"step": 1}}\n{strange}\n{{"step": 2}}\n')
         assert _Log(tmp_path, 9).lines == [{"step": 1}, {"step": 2}]
