@@ -737,6 +737,7 @@ def test_a_log_drops_what_a_crash_cut_short(tmp_path):
     assert [line["step"] for line in _Log(tmp_path, 9).lines] == [1, 2, 3]
     assert (tmp_path / "log.jsonl").read_text().count("\n") == 3
     assert [line["step"] for line in _Log(tmp_path, 2).lines] == [1, 2]
+    assert not (tmp_path / "log.jsonl.damaged").exists()
     (tmp_path / "log.jsonl").write_text('{"step": 1}\n7\n{"st')
     assert _Log(tmp_path, 9).lines == [{"step": 1}] and (tmp_path / "log.jsonl.damaged").exists()
     for strange in ('{"loss": 1.0}', "7", "null", '{"step": null}', '{"step": 2, "seconds": -1}', '{"step": 2, "seconds": Infinity}'):
