@@ -218,7 +218,8 @@ def pretrain(
         text: the identifiers of each sentence.
         blank: identifier of the blank.
         steps: number of updates, of 64 sentences each.
-        rate: the learning rate, which rises for 50 updates and then falls to 0 in a line.
+        rate: what the learning rate would begin with if it fell to 0 in a line from the start;
+            it rises for the first 50 updates.
         seed: of the choice of sentences and words.
 
     Returns:

@@ -453,7 +453,7 @@ Stopped by Ctrl-C, the same command goes on. Held-out sentences are never traine
   echo "A man rides a bike." | python -m annotated translate --model model
   python -m annotated translate --model model --input test.en --output test.out
   python -m annotated translate --model model --interactive --n-best 3
-Lines out are as many as lines in. Stopped with --output, the same command goes on.""",
+As many lines come out as went in. Stopped with both files named, the same command goes on.""",
     "evaluate": """examples:
   python -m annotated evaluate --model model --corpus multi30k-en-de
   python -m annotated evaluate --model model --source test.en --target test.de --beam 1

@@ -179,7 +179,7 @@ def multiplications(n: int, d: int, k: int = 3, r: int = 3) -> dict[str, int]:
         r: positions that a restricted query looks at, odd.
 
     Returns:
-        name of a layer -> number; biases, softmax and gates are left out.
+        name of a layer -> number; biases, softmax and element-wise products are left out.
 
     Raises:
         ValueError: a size is less than 1, or k or r is even.

@@ -13,7 +13,6 @@ import os
 import re
 import sys
 import time
-import unicodedata
 import zipfile
 from array import array
 from collections.abc import Callable, Iterable
@@ -32,6 +31,7 @@ from annotated.data import Corpus, _by_length, split_pairs
 from annotated.files import (
     _check_fields,
     _decode_line,
+    _is_visible,
     _refuse_lone_cr,
     atomic_write,
     file_lock,
@@ -62,10 +62,7 @@ def _decode_lines(content, name):
 def _bare(line):
     """A line without space around it, and empty where nothing of it can be seen."""
     line = line.strip().removeprefix("\ufeff").lstrip()
-    if line[:1].isprintable():  # as nearly always
-        return line
-    unseen = "Cc", "Cf", "Zl", "Zp", "Zs"
-    return "" if all(unicodedata.category(letter) in unseen for letter in line) else line
+    return line if _is_visible(line) else ""
 
 
 def _pair_lines(source, target, names):

@@ -74,7 +74,7 @@ class _Products:
         """The gradient by W, (k, m), from G (n, k) and x (n, m)."""
         if "weight" not in self.names:
             return G.t() @ x
-        return self.multiply(x.t(), G.t()).t()  # of two turned factors it copies the first
+        return self.multiply(x.t(), G.t()).t()  # of two transposed factors it copies the first
 
 
 class _Linear(torch.autograd.Function):
@@ -168,7 +168,7 @@ def calibrate(
 
 
 def _faster(plain, other, given, seconds):
-    """Whether other(*given) takes a tenth less time than plain(*given), or less."""
+    """Whether other(*given) takes less than nine tenths of the time of plain(*given)."""
     shortest = {plain: float("inf"), other: float("inf")}
     until = time.perf_counter() + seconds
     rounds = 0

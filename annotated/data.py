@@ -82,7 +82,7 @@ class Words:
 
     @classmethod
     def build(cls, pairs: Iterable[tuple[str, str]]) -> "Words":
-        """Collect the words of both sides of `pairs`, in alphabetical order."""
+        """Collect the words of both sides of `pairs`, sorted; TypeError if one is a string."""
         found: set[str] = set()
         for pair in pairs:
             if isinstance(pair, str):

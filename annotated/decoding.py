@@ -8,7 +8,6 @@ import os
 import re
 import sys
 import time
-import unicodedata
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager, nullcontext, suppress
@@ -29,7 +28,7 @@ from tqdm import tqdm
 from annotated.attention import scaled_dot_product_attention
 from annotated.data import Subwords, Words, _writable, load_vocabulary, pad_batch
 from annotated.embedding import Embedding
-from annotated.files import _check_fields, atomic_write, fsync, read_json, write_json
+from annotated.files import _check_fields, _is_visible, atomic_write, fsync, read_json, write_json
 from annotated.layers import FusedLayerNorm, LayerNorm, _is_hooked
 from annotated.masks import causal_mask
 from annotated.multihead import MultiHeadAttention
@@ -377,7 +376,7 @@ def beam_search(
         the identifiers of B outputs: no bos, eos last where it was reached.
 
     Raises:
-        TypeError, ValueError: as for `hypotheses`.
+        TypeError, ValueError, FloatingPointError: as for `hypotheses`.
     """
     penalty = partial(length_penalty, alpha=alpha)
     found = hypotheses(model, source, beam, penalty, max_len, stop=cannot_improve)
@@ -634,12 +633,6 @@ def _places_to_cut(vocabulary, unk):
     return sentence, word, character
 
 
-def _is_visible(line):
-    """Whether a text has a character other than separators, controls and marks of format."""
-    unseen = "Cc", "Cf", "Zl", "Zp", "Zs"
-    return any(unicodedata.category(character) not in unseen for character in line)
-
-
 def _fewer_than_positions(longest, config):
     """The most tokens of a piece, of which learned positions may allow fewer; at least 1."""
     if getattr(config, "positions", None) != "learned":
@@ -690,6 +683,7 @@ class Translator:
         Raises:
             TypeError: lines is one string, or holds something else.
             ValueError: beam or tokens is below 1, or alpha too far from 0.
+            FloatingPointError: the model's logits are NaN or infinite.
         """
         search = partial(self.search, beam=beam, alpha=alpha)
         found = self._search_lines(lines, search, tokens, progress)
@@ -712,7 +706,8 @@ class Translator:
             for each line its (score, text): the score first, unlike in `hypotheses`.
 
         Raises:
-            TypeError, ValueError: as `translate`; k is below 1 or above the beam.
+            TypeError, ValueError, FloatingPointError: as `translate`; ValueError also where k
+                is below 1 or above the beam.
         """
         _check_n_best(k, beam)
         search = partial(self.search, beam=beam, alpha=alpha, k=k)

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import time
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from importlib.util import find_spec
@@ -141,6 +142,14 @@ def _encoded_lines(blocks, name, encoding):
 def _one_line(text):
     """A text with each run of white space, line ends among it, made one space."""
     return " ".join(text.split())
+
+
+def _is_visible(line):
+    """Whether a text has a character other than separators, controls and marks of format."""
+    if line[:1].isprintable() and line[:1].strip():  # as nearly always
+        return True
+    unseen = "Cc", "Cf", "Zl", "Zp", "Zs"
+    return any(unicodedata.category(character) not in unseen for character in line)
 
 
 def _open_input(path):

@@ -46,7 +46,7 @@ def learning_rate(
 
     Args:
         step, d_model: as in the equation.
-        warmup: the rate rises until this update, and then falls with the root of the step.
+        warmup: the rate rises until this update, and then falls with the inverse root of the step.
         rate: a factor on the whole; 1 in the paper, 2 in later released code.
 
     Raises:
@@ -156,8 +156,8 @@ def spread_over_words(target: Tensor, vocab: int, eps: float = 0.1, pad: int = 0
 def _smoothed_loss(logits, target, spread=spread_over_all, eps=0.1, pad=0):
     """Cross-entropy against a target spread by any definition, written out (section 5.4).
 
-    The result is the mean of `label_smoothed_loss`, which is the one to train with: this one
-    holds arrays as large as the logits.
+    With the default spread the result is the mean of `label_smoothed_loss`, which is the one to
+    train with: this one holds arrays as large as the logits.
     """
     if logits.shape[:-1] != target.shape:
         raise ValueError(f"logits of shape {tuple(logits.shape)} need a target of shape "

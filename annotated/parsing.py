@@ -647,7 +647,7 @@ def init_cross_attention_diagonal(model: Transformer, gain: float = 2.0) -> Tran
     """Start the decoder looking at the source position that has its own number.
 
     Where each position has a vector unlike the others', equal projections for queries and
-    keys make a position's score greatest with its like. Later training changes them freely.
+    keys tend to make a position's score greatest with its like. Training may change them.
 
     Args:
         model: a new one, changed in place and returned.

@@ -88,7 +88,7 @@ class RecurrentConfig:
             raise ValueError(f"P_drop must be at least 0 and less than 1, not {self.P_drop}")
         if len(set(special)) < 4 or min(special) < 0:
             raise ValueError(
-                f"pad, bos, eos, unk must be four numbers from 0 up, not {special}"
+                f"pad, bos, eos, unk must be four different numbers from 0 up, not {special}"
             )
         if self.vocab <= max(special):
             raise ValueError(f"vocab must be greater than {max(special)}, not {self.vocab}")

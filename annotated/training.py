@@ -47,7 +47,7 @@ __all__ = [
 def update(
     model: nn.Module, adam: torch.optim.Optimizer, batches: Sequence[tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, int]:
-    """One update from one or several batches, each token counting the same (section 5.3).
+    """One update (section 5.3) from one or several batches, each token counting the same.
 
     Args:
         model: its config gives pad and, if the loss is to be smoothed, eps_ls.
@@ -108,7 +108,7 @@ def _check_recipe(recipe):
 
 @dataclass(frozen=True)
 class Recipe:
-    """What training varies (sections 5.1 to 5.4); the defaults are the paper's.
+    """What training varies (sections 5.1 to 5.3, 6.1); the paper's numbers are the defaults.
 
     Raises:
         ValueError: if a field makes no training; the message names the field.
@@ -802,11 +802,12 @@ def train(model: nn.Module, recipe: Recipe, batches: Callable[[int, int], Iterab
         The log: an entry for each update and each evaluation.
 
     Raises:
-        FloatingPointError: if the loss is not finite; names update and last good checkpoint.
+        FloatingPointError: if the loss or a weight is not finite; names update and last good
+            checkpoint.
         KeyboardInterrupt: after an interrupt or a request to terminate, once all is saved;
             after a second interrupt at once.
         OSError: if the disk takes no more; names the last checkpoint.
-        TypeError: if batches cannot be called.
+        TypeError: if batches cannot be called, or a checkpoint is another optimizer's.
         ValueError: if the folder's checkpoints are damaged or another model's, another
             training is writing there, or batches have another bos or pad than the model.
 

@@ -7,7 +7,8 @@ same weights, the same loss and the same optimizer; one update sees 32 sentences
 "ours" is the command line's update on a CPU (appendix N) with everything that a calibration chooses here; "ours, plain"
 is chapter 10's. Before anything is timed, all must give the same logits.
 Timed are two settings: without dropout, where all three compute exactly the same; and with P_drop 0.1 as each
-implementation understands it (the other two drop attention weights and units of the feed-forward network, too).
+implementation understands it (torch.nn.Transformer drops attention weights and units of the feed-forward network, too;
+x-transformers drops these instead of the sub-layers' outputs).
 With it stands the share of this machine's own matrix product rate that each update reaches: the better of the rates of
 torch's default library and of oneDNN. A profile of some updates of ours says where the rest of the time goes.
 Writes run.json and scores.json.

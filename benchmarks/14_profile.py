@@ -54,7 +54,10 @@ def table(seen, device, memory=False):
     """(operation, calls, share of the time or of the memory that is asked for), the largest first."""
     where = "device" if device == "cuda" else "cpu"
     key = f"self_{where}_memory_usage" if memory else f"self_{where}_time_total"
-    taken = {row: max(0, getattr(row, key)) for row in seen.key_averages()}  # what gives memory back is less than 0
+    rows = seen.key_averages()
+    if device == "cuda" and not memory:  # an operation's time is that of its kernels, which have rows of their own
+        rows = [row for row in rows if row.device_type == torch.autograd.DeviceType.CUDA]
+    taken = {row: max(0, getattr(row, key)) for row in rows}  # what gives memory back is less than 0
     total = sum(taken.values())
     return [(row.key, row.count, taken[row] / total) for row in sorted(taken, key=taken.get, reverse=True)]
 

@@ -199,7 +199,7 @@ def smoothed_loss(logits, target, eps_ls=0.1):
 
 
 def learning_rate(step, d_model, warmup, rate=1.0):
-    """Eq. 3 times a factor: up in a line, then down with the root of the step."""
+    """Eq. 3 times a factor: up in a line, then down with the inverse root of the step."""
     return rate * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 

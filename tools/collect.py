@@ -43,7 +43,7 @@ DIFFERENCES = """# Differences and choices
 
 <!-- Made by tools/collect.py from the chapters and from book/ten-differences.md: edit there. -->
 
-The paper leaves some choices open, and its released code sometimes departs from its text.
+The paper leaves some choices open, and its released code, tensor2tensor, sometimes departs from its text.
 """
 
 ALL_DIFFERENCES = """

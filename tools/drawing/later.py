@@ -241,7 +241,7 @@ def stop_and_go_on(c: Canvas) -> None:
             c.box(left + i * cell, y + 18, cell, 26, str(i + 1), kind=kind, face="small", round=0)
     stop = left + done * cell
     c.wire((stop, 58), (stop, 140), hue="o")
-    c.text(stop + 10, 74, "Control-C: checkpoint", "small o", anchor="start")
+    c.text(stop + 10, 74, "Ctrl-C: checkpoint", "small o", anchor="start")
     end = left + total * cell
     c.wire((end - cell / 2, 166), (end - cell / 2, 192))
     c.text(end, 206, "`model.safetensors`", "small", anchor="end")

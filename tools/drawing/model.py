@@ -78,9 +78,9 @@ def sublayer(c: Canvas, x: float, y: float, words: str, code: str, fork: float) 
 
 @drawing("residual", 410, "The norm after the sum, or before the sub-layer")
 def residual(c: Canvas) -> None:
-    """Two circuits, each with two sub-layers, read from the top. A thick line is the residual trunk, from which a
-    branch leaves to each sub-layer and comes back in a sum. At the left the norm stands on the trunk, after the
-    sum. At the right it stands in the branch, before the sub-layer, and nothing stands on the trunk."""
+    """Two circuits, each with two sub-layers, read from the top. A thick line is the residual path, from which a
+    branch leaves to each sub-layer and comes back in a sum. At the left the norm stands on the path, after the
+    sum. At the right it stands in the branch, before the sub-layer, and the path carries only the sums."""
     sides = ((60, "norm after", "norm(x + f(x))", False), (244, "norm before", "x + f(norm(x))", True))
     for x, title, formula, before in sides:
         c.text(x + 34, 14, title, "strong")

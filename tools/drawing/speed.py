@@ -5,7 +5,7 @@ from drawing.canvas import Canvas, drawing
 
 @drawing("roofline", 268, "What limits a kernel")
 def roofline(c: Canvas) -> None:
-    """A roof over the operations for each byte: it rises with the rate of the memory and is level at the rate of
+    """A roof over the operations for each byte: its slope is the rate of the memory, its level part lies at the rate of
     arithmetic. Sums, norms and softmax stand under the slope, the large products under the level part. One arrow
     moves a kernel to the right, which fewer bytes do; another raises the level part, which faster products do."""
     c.wire((34, 226), (350, 226), kind="soft")

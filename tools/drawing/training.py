@@ -10,7 +10,7 @@ def every_position(c: Canvas) -> None:
     """Two target sentences, one under the other. In each the lower row is what the decoder reads, beginning with
     bos, and the upper row is the label of each position, one word further. The first sentence has six positions, the
     second four and two columns of padding, drawn dashed and without a loss. Below: ten losses, one update."""
-    sentences = ("bos der Hund sieht die Katze eos".split(), "bos der Hund schläft eos".split())
+    sentences = ("bos Der Hund sieht die Katze eos".split(), "bos Der Hund schläft eos".split())
     pitch, wide, high, left = 58, 54, 28, 8
     count = 0
     for y, words in zip((38, 190), sentences):
