@@ -480,7 +480,8 @@ class _Int8Linear(nn.Module):
 
     def forward(self, x):
         """About x @ weight.T + bias: (..., m) to (..., n)."""
-        if not x.isfinite().all():  # they would become some number or other
+        # They would become some number or other; a sum is quicker, but may overflow.
+        if not math.isfinite(x.sum()) and not x.isfinite().all():
             return x.new_full((*x.shape[:-1], self.n), math.nan)  # which a search refuses
         return torch.ops.quantized.linear_dynamic(x, self.weight, self.short)
 

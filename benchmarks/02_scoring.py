@@ -9,6 +9,7 @@ Scores T queries against S = T keys in three ways that take the same number of m
     additive  v . tanh(q + k) for every pair
 
 The third differs from the first in two things, the tanh and the missing matrix product; the second in one.
+Backward, the third also has a gradient by v.
 With one CPU thread the clock is this process's own processor time, so that other work on the machine counts
 little. Memory is kept from call to call, as CUDA's allocator keeps it, so that no call waits for the system's pages.
 Writes run.json (how it was run) and scores.json (one entry per scoring, size and pass), which chapter 02 reads.

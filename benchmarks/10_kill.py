@@ -133,10 +133,12 @@ def last_update(folder):
 def left(folder):
     """What a kill left behind."""
     found = list_checkpoints(folder)
+    newest = int(found[-1].name) if found else None
+    in_part = [int(path.name[1:].removesuffix(".part")) for path in Path(folder, "checkpoints").glob(".*.part")]
     return {
-        "newest_checkpoint": int(found[-1].name) if found else None,
+        "newest_checkpoint": newest,
         "log_lines": lines_of(folder),
-        "half_written": any(Path(folder, "checkpoints").glob(".*.part")),
+        "half_written": any(step > (newest or 0) for step in in_part),  # one that is removed has such a name, too
     }
 
 
@@ -185,6 +187,7 @@ def main():
     what = {"seed": options.seed, "config": SIZES, "recipe": RECIPE}
     with tempfile.TemporaryDirectory() as place, Record.begin(options.out, anew=True, **what) as record:
         work = lambda name: (f"{place}/{name}", pairs, len(vocabulary))  # noqa: E731
+        record.write_scores({"once": [], "again_and_again": []})  # from here on a failure stays in the record
         attempt(work("undisturbed"))
         expected = contents(f"{place}/undisturbed")
         each = [(name, i) for name in SIGNALS for i in range(options.once)]

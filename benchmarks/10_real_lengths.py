@@ -65,7 +65,8 @@ def main():
     config = replace(BASE, N=options.N, vocab=len(vocabulary), eps_norm=1e-5)
     with Record.begin(options.out, anew=True, seed=0, config=config, data=about_corpus(corpus)) as record:
         usual = list(usual_batches(pairs, seed=0))
-        budgets = [round(statistics.mean(batch[side].numel() for batch in usual)) for side in (0, 1)]
+        places = [(source.numel(), target[:, 1:].numel()) for source, target in usual]  # bos counts nowhere
+        budgets = [round(statistics.mean(side)) for side in zip(*places, strict=True)]
         ours = list(token_batches(pairs, *budgets, seed=0))
         shares = {"ours": padding(ours), "torch.nn.Transformer, usual loader": padding(usual)}
         plain = Transformer(config)

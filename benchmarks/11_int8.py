@@ -15,7 +15,7 @@ from pathlib import Path
 import script
 
 from annotated.corpora import load_corpus
-from annotated.decoding import load
+from annotated.decoding import _int8_bits, load
 from annotated.evaluation import _resampled_difference, bleu, bleu_counts
 from annotated.records import Record, about_corpus, about_model
 
@@ -56,6 +56,7 @@ def main():
     corpora = {name: load_corpus(name) for name in options.corpora}
     what = {"config": sides["int8"].model.config, "model": about_model(options.model)}
     what |= {"data": {name: about_corpus(corpus) for name, corpus in corpora.items()}, "samples": options.samples}
+    what |= {"bits of an input": _int8_bits()}
     scores = {}
     with Record.begin(options.out, anew=True, packages=("sacrebleu",), seed=0, **what) as record:
         for name, corpus in corpora.items():

@@ -14,6 +14,7 @@ Writes run.json and scores.json.
 
 import argparse
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -73,7 +74,8 @@ def main():
         "CTranslate2, int8": partial(of_ctranslate2, theirs["int8"], ours.vocabulary),
     }
     packages = "transformers", "ctranslate2"
-    what = {"config": ours.model.config, "model": about_model(options.model), "data": about_corpus(corpus)}
+    config = replace(ours.model.config, eps_norm=1e-5)
+    what = {"config": config, "model": about_model(options.model), "data": about_corpus(corpus)}
     with Record.begin(options.out, anew=True, packages=packages, seed=0, **what) as record:
         made = {name: translate(lines) for name, translate in sides.items()}
         rows = summary(take_turns({name: partial(f, lines) for name, f in sides.items()}, options.rounds, "beam 4"))

@@ -80,7 +80,8 @@ def go(options):
     for name, program in programs.items():
         score, scores["signature"] = bleu(program(corpus.train, sources), wanted)
         scores["bleu"][name] = round(score, 2)
-    with Record.begin(options.out, anew=True, seeds=options.seeds, seconds=options.seconds) as record:
+    what = {"seeds": options.seeds, "seconds": options.seconds, "warmup": WARMUP, "tokens": TOKENS}
+    with Record.begin(options.out, anew=True, packages=("sacrebleu",), **what) as record:
         for name, rates in RATES.items():
             trials = {}
             for rate in rates:

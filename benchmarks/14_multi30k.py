@@ -40,6 +40,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from on_gpu import Gate
 from script import alone, begin, best_of, encode_pairs, run
 
 from annotated.corpora import load_corpus
@@ -345,6 +346,12 @@ def one_seed(protocol, seed, rate, options):
 
 
 def go(options):
+    with Gate(options.gate).together():  # who times waits until the training has ended
+        train_all(options)
+
+
+def train_all(options):
+    """Every seed of every protocol that is not there yet."""
     for protocol in options.protocols:
         found, rate = [], best_rate(protocol, options) if options.rates else options.rate
         for seed in options.seeds:
@@ -384,6 +391,7 @@ def main():
     parser.add_argument("--teacher_steps", type=int, default=10_000)
     parser.add_argument("--pairs", type=int, help="of each part, for a trial")
     parser.add_argument("--threads", type=int, help="of a CPU (default: all)")
+    parser.add_argument("--gate", help="as for the other programs of chapter 14: nothing is timed beside a training")
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)

@@ -169,7 +169,7 @@ def trained(name, n, rate, seed, options):
         adam.step()
         right.append((logits.argmax(1) == values).float().mean().item())
     seconds = time.thread_time() - began
-    ids, values = examples(n, options.test, torch.Generator().manual_seed(seed))  # drawn anew: facts seen by nobody
+    ids, values = examples(n, options.test, torch.Generator().manual_seed(seed))  # drawn anew: new fillings
     with torch.no_grad():
         found = torch.cat([model.eval()(part).argmax(1) for part in ids.split(200)])
     accuracy = (found == values).float().mean().item()

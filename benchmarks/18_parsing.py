@@ -13,7 +13,7 @@ then the test part is decoded once without constraint and once with, and scored:
     constrained   the model may choose only among tokens that a tree can go on with
 
 With --network recurrent the parser is the network of chapter 1, of as many weights as the Transformer of these sizes,
-under the same constraint. With --share the first trees of the training part only.
+under the same constraint, without label smoothing. With --share the first trees of the training part only.
 With --rates the highest rate is the one of most F1 on the development part, constrained, after a short training of
 --trial updates with a seed of its own. Trainings with other seeds share these trials, and make those that are missing.
 """
@@ -59,7 +59,7 @@ from annotated.parsing import (
     repair,
     right_branching,
 )
-from annotated.quick import by_muon
+from annotated.quick import _product_type, by_muon
 from annotated.records import Record
 from annotated.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from annotated.training import Recipe, Run, average, train
@@ -137,7 +137,7 @@ def quick(model):
 
 
 def search_of(beam):
-    """Greedy search, or a beam; the output's length is known, so that no penalty on it matters."""
+    """Greedy search, or a beam; constrained output has a known length, and other output the usual penalty."""
     return greedy if beam == 1 else partial(beam_search, beam=beam)
 
 
@@ -334,7 +334,7 @@ def go(options):
         found, seconds, examples = score(model, chosen["beam"], parts, words, tokens)
         evaluations = [line for line in log if "constrained_f1" in line]
         scores = {"measured_on": "test", "sentences": len(parts["test"]), "right_branching": baseline(parts), **found,
-                  **tested, "chosen": chosen,
+                  **tested, "chosen": chosen, "muon_products": str(_product_type(torch.zeros(1))),
                   "training_seconds": evaluations[-1]["seconds"], "decoding_seconds": seconds,
                   "words_seen": sum(line["tokens"] for line in log if "tokens" in line)}
         record.write("log.jsonl", "".join(json.dumps(line) + "\n" for line in log))

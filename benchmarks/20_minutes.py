@@ -54,8 +54,11 @@ class Rung:
     rates: tuple = HIGH
 
     def recipe_for(self, steps, highest, seed):
-        """The recipe of so many updates whose rate rises to `highest`."""
-        warmup, every = max(1, round(self.warmup * steps)), max(1, steps // 20)
+        """The recipe of so many updates, or a few less, whose rate rises to `highest`; the last update is saved as
+        the others are, or the last two checkpoints would lie a few updates apart."""
+        every = max(1, steps // 20)
+        steps -= steps % every
+        warmup = max(1, round(self.warmup * steps))
         rate = highest / learning_rate(warmup, self.config.d_model, warmup)
         return replace(self.recipe, steps=steps, warmup=warmup, rate=rate, seed=seed,
                        save_every=every, evaluate_every=every, keep=5)
@@ -191,8 +194,9 @@ def go(options):
                 if any((made["rung"], made["seed"]) == (name, seed) for made in scores["trainings"]):
                     continue
                 folder = options.work / options.out.name / f"{name}-{seed}"
-                found = one(rung, folder, rung.recipe_for(steps, rate, seed), data)
-                about = {"rung": name, "seed": seed, "updates": steps, "rate": rate}
+                recipe = rung.recipe_for(steps, rate, seed)
+                found = one(rung, folder, recipe, data)
+                about = {"rung": name, "seed": seed, "updates": recipe.steps, "rate": rate}
                 scores["trainings"].append({**about, **found})
                 record.write_scores(scores)
 

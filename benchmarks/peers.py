@@ -96,6 +96,7 @@ def summary(times, ours="ours"):
     for name, seconds in times.items():
         ratios = [theirs / mine for theirs, mine in zip(seconds, times[ours], strict=True)]
         rows[name] = {
+            "seconds": [round(value, 4) for value in seconds],  # round by round
             "median": round(statistics.median(seconds), 4), "least": round(min(seconds), 4),
             "most": round(max(seconds), 4), "times as long as ours": round(statistics.median(ratios), 3),
             "least ratio": round(min(ratios), 3), "greatest ratio": round(max(ratios), 3), "rounds": len(seconds),

@@ -377,7 +377,7 @@ def test_the_model_is_walked_by_keyboard(alive, width):
     page.locator(".part[aria-pressed=true]").focus()
     page.keyboard.press("ArrowUp")
     answered(page)
-    assert page.locator(".part[aria-pressed=true]").get_attribute("aria-label") == "decoder: add and norm: AddNorm"
+    assert page.locator(".part[aria-pressed=true]").get_attribute("aria-label") == "decoder: add and norm 2: AddNorm"
     assert panel(page)[0][1:5] == [f"{x:.2f}".replace("-", "\u2212") for x in wanted["decoder.add_norm.1", "output", 1][1, :4].tolist()]
     page.keyboard.press("ArrowLeft")
     assert page.locator(".part[aria-pressed=true]").get_attribute("aria-label").startswith("encoder")

@@ -107,7 +107,7 @@ def figure_2_heads(c: Canvas) -> None:
 
 @drawing("attention-by-hand", 382, "Attention by hand")
 def attention_by_hand(c: Canvas) -> None:
-    """Three queries against two keys. For each query two bars show the scores, two cells the weights of the
+    """Three queries against two keys. For each query two bars show the scaled scores, two cells the weights of the
     softmax, and a dot on the line from the first value, 10, to the second, 20, the weighted sum: near 10 for the
     first query, near 20 for the second, in the middle for the third."""
     Q, K, V = by_hand()

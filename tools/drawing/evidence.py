@@ -184,8 +184,8 @@ def four_layers(c: Canvas) -> None:
 def layer_costs(c: Canvas) -> None:
     """The operations of five layers of width 512 over the length of the sentence, both on logarithmic axes. The line of
     self-attention rises twice as steeply as the others. It begins below the recurrent layer and the convolutions and
-    crosses them at the rings, the recurrent layer last, at 2048 words. Restricted self-attention is the lowest almost
-    everywhere."""
+    crosses them at the rings, the recurrent layer last, at 2048 words. Restricted self-attention is the lowest
+    from about a dozen words on; below that, self-attention is."""
     d, k, r, first, last = 512, 3, 9, 1, 15
     left, right, top, base, low, high = 40, 246, 26, 262, 3, 12.5
     looks = {

@@ -149,8 +149,8 @@ def attention_hook(c: Canvas) -> None:
 @drawing("ablation", 246, "One change at a time")
 def ablation(c: Canvas) -> None:
     """A table of six rows. The first, base, is filled in: h 8, d k 64, N 6, P drop 0.1, positions of
-    sines. Below it a row for each of the groups A to E names one field that differs, in a filled cell; all
-    its other cells are empty, which means as in base."""
+    sines. Below it a row for each of the groups A to E names one field that differs, in a filled cell; its other
+    cells are empty, which means as in base, but for d k of A, dashed: 512, since h times d k stays 512."""
     fields = ("h", "d_k", "N", "P_drop", "positions")
     base = ("8", "64", "6", "0.1", "sines")
     changed = (("A", 0, "1"), ("B", 1, "16"), ("C", 2, "2"), ("D", 3, "0.0"), ("E", 4, "learned"))
@@ -162,15 +162,17 @@ def ablation(c: Canvas) -> None:
         c.text(8, y + 14, name, "strong", anchor="start")
         for i, (x, right) in enumerate(zip(edges, edges[1:])):
             is_base, one = row == 0, row and changed[row - 1][1] == i
-            words = (base[i],) if is_base else (changed[row - 1][2],) if one else ()
+            follows = ("512",) if (name, i) == ("A", 1) else ()  # h * d_k stays d_model
+            words = (base[i],) if is_base else (changed[row - 1][2],) if one else follows
             kind = "block" if is_base else "ofill" if one else "empty"
             c.box(x + 2, y, right - x - 4, 28, *words, kind=kind, round=3)
-    c.text(52, 236, "empty: as in base", "small soft", anchor="start")
+    c.text(52, 236, "empty: as in base; 512: `h` · `d_k` stays", "small soft", anchor="start")
 
 
 @drawing("seeds", 168, "Five seeds, and where a sixth would lie")
 def seeds(c: Canvas) -> None:
-    """A line of BLEU from 24.8 to 26.6. Five dots lie close together around 25.8, the seeds of one model. A bar around
+    """A line of BLEU with ticks from 25 to 26.5.
+    Five dots lie close together around 25.8, the seeds of one model. A bar around
     them, wider than the dots, is where one more training would lie. A changed model, at 24.9, lies outside of it."""
     values = [25.6, 25.9, 25.8, 26.0, 25.7]
     low, high = _prediction_interval(values)
@@ -197,7 +199,8 @@ def seeds(c: Canvas) -> None:
 @drawing("pairs", 156, "Two models trained from the same seeds")
 def pairs(c: Canvas) -> None:
     """Two lines of BLEU from 25.4 to 26.0, base above and a changed model below. Each has five dots. A line joins the
-    two dots of each seed, and all five lean to the left, although the dots of the two lines overlap."""
+    two dots of each seed; on all five the changed model's dot lies to the left of base's, although the two ranges
+    overlap."""
     base = [25.6, 25.9, 25.8, 26.0, 25.7]
     changed = [25.4, 25.7, 25.6, 25.9, 25.5]
 

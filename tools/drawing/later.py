@@ -206,9 +206,9 @@ def one_command(c: Canvas) -> None:
 
 @drawing("held-out-by-text", 296, "Held out by line, and by text")
 def held_out_by_text(c: Canvas) -> None:
-    """The same eight lines twice, four texts two times each. At the left every third line is held out, framed, and a
-    copy of each framed text remains among the others. At the right all lines of two texts are framed, and no copy
-    remains."""
+    """The same eight lines twice, four texts two times each. At the left every third line is held out, coloured,
+    and a copy of each of these texts remains among the others. At the right all lines of two texts are held out, and
+    no copy remains."""
     lines = ["Thanks.", "Hello.", "Thanks.", "Why?", "Hello.", "Come in.", "Come in.", "Why?"]
     third = [i % 3 == 2 for i in range(len(lines))]
     by_text = [line in {"Hello.", "Come in."} for line in lines]

@@ -39,8 +39,9 @@ def order_lost(c: Canvas) -> None:
 
 @drawing("rate-two-lines", 236, "The learning rate: the lower of two curves")
 def rate_two_lines(c: Canvas) -> None:
-    """Two curves over the steps. One rises as a straight line, the other falls with the root of the step. They cross
-    at step = warmup. The lower of the two, drawn thick, is the learning rate: it rises up to the crossing and falls
+    """Two curves over the steps. One rises as a straight line, the other falls with the inverse root of the step. They
+    cross at step = warmup.
+    The lower of the two, drawn thick, is the learning rate: it rises up to the crossing and falls
     after it. The parts that lie higher are dashed."""
     left, base, wide, high, warmup, steps = 40, 196, 300, 130, 100, 400
     peak = learning_rate(warmup, 1, warmup)

@@ -144,7 +144,8 @@ def merged(word: str) -> list[tuple]:
 @drawing("bpe-merges", 204, "The merges of a word")
 def bpe_merges(c: Canvas) -> None:
     """The word sleepless, letter by letter, in the lowest row. Above, boxes as wide as the letters they join: es,
-    ess, less, and at the left le, ep, leep and, with the space before the word, sleep. Where no pair can be merged any
+    ess, less, and at the left the space before the word with s, le, ep, leep and, with the space, sleep.
+    Where no pair can be merged any
     more, two pieces are left, sleep and less."""
     wide, high, left, base = 34, 28, 10, 122
 
@@ -170,8 +171,8 @@ def bpe_merges(c: Canvas) -> None:
 @drawing("adam-step", 330, "Adam: four gradients, four steps")
 def adam_step(c: Canvas) -> None:
     """Four columns, an update each, for the gradients of chapter 9. Four rows of bars: the gradient g; its
-    corrected mean, m hat; the root of the corrected mean of its square, v hat; and the step, the one divided by the
-    other. The gradients differ much in size and in sign, the steps are never much longer than 1."""
+    corrected mean, m hat; the root of the corrected mean of its square, v hat; and the step, minus the one divided
+    by the other. The gradients differ in size and in sign, and no step is longer than 1."""
     text = (ROOT / "book" / "09-optimization.md").read_text(encoding="utf-8")
     gradients = ast.literal_eval(re.search(r"^gradients = (\[.*\])$", text, re.M)[1])
     beta1, beta2, m, v, rows = 0.9, 0.98, 0.0, 0.0, []
@@ -258,8 +259,9 @@ def bleu(c: Canvas) -> None:
 @drawing("tiles", 376, "Attention in tiles")
 def tiles(c: Canvas) -> None:
     """Queries at the left and keys with values at the top, each cut into four tiles; between them the scores,
-    dashed, which are never stored. One tile of the scores is filled: its queries, keys and values lie in a frame
-    below, the fast memory, with a running maximum, sum and output for each query."""
+    which are never stored as a whole: six tiles are done, solid, one is dark, and nine, dashed, are to come. The
+    queries, keys and values of the dark one lie in a frame below, the fast memory,
+    with a running maximum, sum and output for each query."""
     size, left, top, n, row, column = 44, 76, 62, 4, 1, 2
     c.text(left + 2 * size, 14, "keys and values", "k")
     c.text(10, top - 12, "queries", "q", anchor="start")

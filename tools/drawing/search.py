@@ -122,9 +122,9 @@ def beam_step(c: Canvas) -> None:
 
 @drawing("when-to-stop", 296, "When a search may stop")
 def when_to_stop(c: Canvas) -> None:
-    """Two panels over one axis of scores, better to the right. A dot is a finished hypothesis; a bar is an unfinished
-    one, from its score if it ended now to the best that it can still reach. Above, the bar reaches beyond the best
-    dot: go on. Below, one step later, the bar ends left of the dot: stop."""
+    """Two panels over one axis of scores, better to the right. A dot is the best finished hypothesis; two bars are
+    unfinished ones, each from its score if it ended now to the best that it can still reach. Above, one of the bars
+    reaches beyond the dot: go on. Below, one step later, both end left of the dot: stop."""
     limit, alpha, dot = 12, 0.6, -1.25
 
     def x(score: float) -> float:

@@ -88,7 +88,8 @@ def mean_of_weights(c: Canvas) -> None:
 def killed_training(c: Canvas) -> None:
     """Three rows of cells for updates 1 to 12. Above, undisturbed: twelve updates, checkpoints after 4, 8 and 12.
     In the middle, killed in update 11: the checkpoints after 4 and 8 are on disk, the lines of the log for 9 and 10
-    lie beyond the last checkpoint. Below, started again: the log is cut back to 8, and 9 to 12 are made again."""
+    lie beyond the last checkpoint. Below, started again: the log is cut back to 8, and 9 to 12, filled,
+    are made, 9 and 10 for the second time."""
     cell, left = 27, 20
     rows = (
         (40, "undisturbed", range(1, 13), ()),
@@ -106,5 +107,5 @@ def killed_training(c: Canvas) -> None:
             if step % 4 == 0 and step in kept:
                 c.wire((x + 12, y + 42), (x + 12, y + 25))
     c.text(352, 164, "logged, not saved", "small soft", anchor="end")
-    c.text(left + 8 * cell, 276, "filled: made again", "small", anchor="start")
+    c.text(left + 8 * cell, 276, "filled: made now", "small", anchor="start")
     c.text(8, 276, "arrows: checkpoints", "small", anchor="start")

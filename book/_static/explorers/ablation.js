@@ -51,7 +51,7 @@
     const ticks = [];
     for (let i = Math.ceil(low / step); i * step <= high; i++) ticks.push(i * step);
     const bottom = height - 42;
-    const label = `Differences from base by ${measure.name}: ${rows.map((row) => `${row.name} ${words(row.paper, measure.digits)} in the paper, ${words(row.ours, measure.digits)} here`).join("; ")}.`;
+    const label = `Differences from base, ${measure.axis}: ${rows.map((row) => `${row.name} ${words(row.paper, measure.digits)} in the paper, ${words(row.ours, measure.digits)} here`).join("; ")}.`;
     return canvas(width, height, label,
       svg("path", { class: "wire dash", d: `M${x(0)} 12V${bottom}` }),
       ticks.map((tick) => svg("text", { class: "small soft", "text-anchor": "middle", x: x(tick), y: bottom + 16 }, words(tick, step < 1 ? 1 : 0))),

@@ -53,14 +53,14 @@
     if (/logits|softmax/.test(box)) {
       const { candidates } = steps[step - 1], from = (step - 1) * config.vocab;
       const rows = candidates.map(({ id, p }) => [box.includes("logits") ? values.logits.values[from + id] : p]);
-      return { shape: "(B, T, vocab)", sizes: [1, 1, config.vocab], labels: candidates.map(({ token }) => shown(token)), rows };
+      return { shape: "(B, 1, vocab)", sizes: [1, 1, config.vocab], labels: candidates.map(({ token }) => shown(token)), rows };
     }
     const queries = encoder ? tokens.source : tokens.read;
     const keys = encoder || cross ? tokens.source : tokens.read.slice(0, step); // later tokens are not there yet
     const seen = memory ? keys.map((_, s) => s) : encoder ? queries.map((_, r) => r) : [step - 1];
     let labels = seen.map((r) => shown((memory ? keys : queries)[r]));
     if (memory && !encoder && !cross) labels = labels.map((label, r) => `${label} (${r < step - 1 ? "cached" : "new"})`);
-    const { shape, values: flat } = values[name], n = encoder || (cross && memory) ? "S" : "T";
+    const { shape, values: flat } = values[name], n = encoder || (cross && memory) ? "S" : memory ? "T" : "1"; // a step of the decoder has one query
     const cut = (from, width) => Array.from(flat.slice(from, from + width));
     if (part === "weights") {
       if (!encoder) labels = seen.map((r) => `${shown(queries[r])} \u2192 ${shown(tokens.written[r])}`); // read, and what it writes

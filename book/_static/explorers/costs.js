@@ -87,7 +87,7 @@
       dots.forEach((dot, i) => set(dot, { cx: x(sizes.n), cy: y(now.operations[i]) }));
       renew(rings, ...now.level.filter((n) => n >= 2 && n <= last).map((n) =>
         svg("circle", { class: "ring", cx: x(n), cy: y(at(n).operations[0]), r: 6 })));
-      set(drawing, { "aria-label": `Operations of each layer over the length of the sentence, both in powers; at n = ${words(sizes.n, 0)} self-attention takes ${whole(now.operations[0])} and a recurrent layer ${whole(now.operations[1])}.` });
+      set(drawing, { "aria-label": `Operations of each layer over the length of the sentence, both axes logarithmic; at n = ${words(sizes.n, 0)} self-attention takes ${whole(now.operations[0])} and a recurrent layer ${whole(now.operations[1])}.` });
     }
     return { drawing, show };
   }

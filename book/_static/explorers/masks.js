@@ -177,7 +177,7 @@
       say(`${pairs} The best mean loss is ${words(mean("training"))} in training and ${words(mean("use"))} in use.`);
     }
     const redraw = once(draw);
-    legend.append("Stripes: hidden, upright by the padding mask, slanted by the causal mask. A touch hides or shows one pair.");
+    legend.append("Stripes: hidden, upright by the padding mask, slanted by the causal mask. A touch hides or shows one pair; so does the space bar, and the arrow keys move from pair to pair.");
     grid();
     root.append(use, el("div", { class: "controls" }, padding, causal), drawing, legend, below);
     draw();

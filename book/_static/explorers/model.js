@@ -19,7 +19,7 @@
 
   // ---- the drawing
 
-  const titleOf = (box) => box.replace("add_norm", "add and norm").replace(/\.\d/, "").replace(".", ": ").replaceAll("_", " ");
+  const titleOf = (box) => box.replace("add_norm", "add and norm").replace(/\.(\d)/, (_, i) => ` ${Number(i) + 1}`).replace(".", ": ").replaceAll("_", " ");
 
   /** The still with its boxes as buttons: part(box) is the group of each. */
   function figure(still, choose) {
@@ -49,7 +49,7 @@
       });
       parts[box] = group;
     });
-    drawing.setAttribute("aria-label", "Figure 1, whose boxes can be chosen one by one");
+    drawing.setAttribute("aria-label", "Figure 1, whose boxes can be chosen one by one, with the arrow keys from one to the next");
     drawing.setAttribute("role", "group");
     return { drawing, parts };
   }

@@ -86,7 +86,7 @@
       if (done) widen();
     });
     root.append(el("div", { class: "controls" }, width, again),
-      canvas(WIDE, 2 * ROW, "Two rows of bars: the weights of five random keys, as the table says",
+      canvas(WIDE, 2 * ROW, "Two rows of bars: the weights that one random query gives to five random keys, above without the division and below with it; the table has means over many queries",
         panels.map((panel) => panel.group)),
       numbers, el("p", {}, `The bars are one query, the numbers means over ${DRAWS}.`));
     while (!drawn.widths[width.value]) drawn.grow();
