@@ -228,8 +228,8 @@ def score(model, beam, parts, words, tokens):
 def made(options, words, tokens):
     """The network, not trained yet."""
     config = replace(TINY, N=options.N, N_decoder=options.N_decoder, d_model=options.d_model,
-                     d_ff=options.d_ff, h=options.h, d_k=None, d_v=None, P_drop=options.P_drop, norm="pre",
-                     final_norm=True, positions="learned", vocab=len(tokens), source_vocab=len(words))
+                     d_ff=options.d_ff, h=options.h, d_k=None, d_v=None, P_drop=options.P_drop, eps_ls=options.eps_ls,
+                     norm="pre", final_norm=True, positions="learned", vocab=len(tokens), source_vocab=len(words))
     torch.manual_seed(options.seed)
     model = init_cross_attention_diagonal(Transformer(config))
     if options.network == "recurrent":
@@ -357,6 +357,7 @@ def main():
     parser.add_argument("--d_ff", type=int, default=512)
     parser.add_argument("--h", type=int, default=4)
     parser.add_argument("--P_drop", type=float, default=0.05)
+    parser.add_argument("--eps_ls", type=float, default=0.1, help="label smoothing of a Transformer")
     parser.add_argument("--least", type=int, default=3, help="how often a word occurs to have a place of its own")
     parser.add_argument("--steps", type=int, default=2400, help="updates")
     parser.add_argument("--warmup", type=int, default=200)
