@@ -823,6 +823,21 @@ DEEP = [{}, {"norm": "pre", "bias": True}, {"N_decoder": 1}, {"source_vocab": 17
 
 
 @needs_int8
+@pytest.mark.parametrize("numbers", [(math.nan,), (math.inf,), (-math.inf,), (math.inf, -math.inf)])
+def test_an_int8_product_of_what_is_not_finite_is_nan(numbers):
+    layer = decoding._Int8Linear(torch.ones(2, 3))
+    x = torch.zeros(5, 3)
+    x.view(-1)[7 : 7 + len(numbers)] = torch.tensor(numbers)
+    assert layer(x).isnan().all()
+
+
+@needs_int8
+def test_an_int8_product_of_finite_numbers_whose_sum_overflows_is_none():
+    x = torch.full((5, 3), torch.finfo(torch.float32).max / 4)  # fifteen of them have no finite sum
+    assert not x.sum().isfinite() and not decoding._Int8Linear(torch.ones(2, 3) / 8)(x).isnan().any()
+
+
+@needs_int8
 @pytest.mark.parametrize("change", DEEP)
 def test_every_product_of_an_int8_copy_is_of_8_bit_numbers_and_the_model_is_left_alone(change):
     torch.manual_seed(3)
