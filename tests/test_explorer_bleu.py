@@ -89,6 +89,7 @@ def test_it_starts_with_the_chapters_example_and_follows_an_edit(alive, width):
         ["n = 3", "3 of 5", "0", "0.600"], ["n = 4", "2 of 4", "0", "0.500"],
         ["brevity exp(1 − 8/7)", "0.867"], ["fourth root of the product", "0.643"], ["BLEU", "55.8"],
     ]  # as in the drawing and in the chapter's cells
+    assert page.locator("input[lang=de]").count() == 2 and page.locator("[lang=de] > .word").all_inner_texts() == reference.split()
     assert page.locator(".bleu .word.lit").count() == 6 and page.locator(".bleu .word.unlit").inner_text() == "der"
     assert page.locator(".lanes i.lit.first").count() == 4 + 3 + 2
     assert not page.get_by_text("counts half a match").is_visible()  # the remark on a star that is not there yet

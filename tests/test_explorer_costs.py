@@ -143,7 +143,7 @@ def test_it_starts_with_base_and_follows_its_sliders(alive, width):
     assert operations(page) == expected
     assert rows(page)["recurrent"][1:] == ["64", "64"] and rows(page)["convolutional (dilated)"][1:] == ["1", "6"]
     assert rows(page)["self-attention (restricted)"][2] == "16"
-    for label, name, after in (("n, words", "n", 96), ("d, width", "d", 768), ("k, kernel", "k", 5), ("r, neighbours", "r", 17)):
+    for label, name, after in (("n, words", "n", 96), ("d, width", "d", 768), ("k, kernel", "k", 5), ("r, positions", "r", 17)):
         page.get_by_label(label).press("ArrowRight")
         sizes[name] = after
         assert operations(page) == {name: shown(count) for name, count in multiplications(**sizes).items()}

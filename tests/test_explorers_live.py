@@ -104,6 +104,25 @@ def test_where_no_model_is_fetched_that_is_said_and_what_was_there_stays(alive, 
     assert "no weights" in page.locator(".status").inner_text() and page.evaluate(seen) == before != ""
 
 
+@with_browser
+def test_that_a_sentence_is_cut_is_told_once(alive):
+    page = alive("without", 1280)
+    give_weights(page, "without")
+    part = "document.querySelector('.status [aria-live=polite]').textContent"
+    page.evaluate("""() => { window.told = 0;
+      new MutationObserver((all) => { told += all.length; }).observe(document.querySelector('.status [aria-live=polite]'),
+        { childList: true, characterData: true, subtree: true }); }""")
+    for sentence in ("The quick brown fox " * 8, "The quick brown fox " * 7):
+        page.get_by_role("textbox").fill(sentence)
+        page.wait_for_timeout(150)
+        page.wait_for_function("!document.querySelector('.explorer').matches('.waiting')")
+        assert page.evaluate(part) == "Only the first 40 tokens are read." == page.locator(".status").inner_text()
+    assert page.evaluate("told") == 1
+    page.get_by_role("textbox").fill("I am tired.")
+    answered(page)
+    assert page.evaluate(part) == ""
+
+
 # ---- chapter 11: beam
 
 @torch.inference_mode()
@@ -386,6 +405,7 @@ def test_the_model_is_walked_by_keyboard(alive, width):
     page.get_by_role("button", name="Play").press("Enter")
     assert plain(panel(page)[0][1]) == round(wanted["decoder.softmax", "output", 0][-1].max().item(), 2)
     assert "writes eos" in page.locator(".verdict").inner_text()
+    assert page.locator(".verdict [lang=de]").all_inner_texts() == [page.locator(".cache").last.locator("span").last.inner_text(), "eos"]
     held = page.eval_on_selector_all(".cache", "rows => rows.map((row) => row.querySelectorAll('.held').length)")
     assert held == [source.shape[1], len(written)]
     for _ in range(len(written)):

@@ -282,6 +282,8 @@ def test_tokens_are_reached_by_keyboard(opened):
     page.keyboard.press("ArrowDown")
     assert page.evaluate("document.activeElement.dataset.t") == "1"
     assert page.inner_text(".hint").startswith("Bruder attends to brother")
+    assert page.locator("[role=listbox] > [role=option]").count() == page.locator(".token").count()
+    assert page.locator("[aria-selected=true]").all_text_contents() == ["Bruder"]
     assert page.locator(".arc.lit").count() > 0 and page.locator('.arc.lit:not([data-t="1"])').count() == 0
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 

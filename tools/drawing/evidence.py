@@ -332,11 +332,11 @@ def stated_and_counted(c: Canvas) -> None:
 def equal_areas(c: Canvas) -> None:
     """Two rectangles of equal area. The Transformer's is shorter and taller: fewer updates, more operations in each.
     The recurrent network's is longer and lower: more updates, fewer operations in each."""
-    run = json.loads((ROOT / "results" / "15-equal-operations" / "run.json").read_text(encoding="utf-8"))
+    run = json.loads((ROOT / "results" / "15-budgets" / "run.json").read_text(encoding="utf-8"))
     updates = run["updates"]
     longest = max(updates.values())
     area = 280 * 56.0
-    for i, (name, words) in enumerate((("Transformer", "Transformer"), ("RecurrentSeq2Seq", "recurrent network"))):
+    for i, (name, words) in enumerate((("Transformer", "Transformer"), ("recurrent", "recurrent network"))):
         wide = 280 * updates[name] / longest
         high, base = area / wide, (128, 218)[i]
         c.text(56, base - high - 12, words, "strong", anchor="start")

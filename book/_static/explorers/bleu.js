@@ -58,8 +58,8 @@
 
   function build(root, say) {
     const fields = [
-      field({ label: "reference", value: START[0], change: () => show() }),
-      field({ label: "output", value: START[1], change: () => show() }),
+      field({ label: "reference", value: START[0], lang: "de", change: () => show() }),
+      field({ label: "output", value: START[1], lang: "de", change: () => show() }),
     ];
     const seen = el("div", { class: "bleu" });
     const numbers = el("div", { class: "controls" });
@@ -72,7 +72,7 @@
         [2, 3, 4].map((n) => el("span", { class: "lanes" }, `n = ${n}`)));
       renew(seen,
         el("p", { class: "label" }, "reference"),
-        el("div", { class: "line" }, reference.map((word) => box(word, "neutral"))),
+        el("div", { class: "line", lang: "de" }, reference.map((word) => box(word, "neutral"))),
         el("p", { class: "label" }, "output"),
         el("div", { class: "line", "aria-hidden": true }, names, output.map((_, i) => column(output, i, now.orders))),
       );

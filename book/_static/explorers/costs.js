@@ -99,7 +99,7 @@
       label, min: 0, max: VALUES[name].length - 1, value: VALUES[name].indexOf(START[name]),
       show: (i) => words(VALUES[name][i], 0), change: () => redraw(),
     });
-    const sliders = { n: over("n", "n, words"), d: over("d", "d, width"), k: over("k", "k, kernel"), r: over("r", "r, neighbours") };
+    const sliders = { n: over("n", "n, words"), d: over("d", "d, width"), k: over("k", "k, kernel"), r: over("r", "r, positions") };
     const kind = choice({ label: "numbers", options: { counted: "counted here", published: "Table 1, without factors" }, value: "counted", change: () => redraw() });
     const state = () => Object.fromEntries(Object.entries(sliders).map(([name, one]) => [name, VALUES[name][one.value]]));
     const drawing = fitted(curves, () => [state(), KINDS[kind.value]]);

@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { cut, mean, el, field, once, still, button } = globalThis.annotated;
+  const { cut, mean, el, write, field, once, still, button } = globalThis.annotated;
   const MODEL = "tatoeba-en-de"; // the weights that most of them share
   const LONGEST = 40; // tokens of a sentence: what is typed is answered while one types
 
@@ -33,9 +33,16 @@
    * changed. A question that a later one overtakes is called off. Nothing is fetched before the first question.
    */
   function sentence({ root, value, ask, show, say, fail = () => {}, name = MODEL }) {
-    const status = el("p", { class: "status" });
+    const working = el("span"), part = el("span", { "aria-live": "polite" }); // a part is told once, not with each answer
+    const status = el("p", { class: "status" }, working, " ", part);
     const input = field({ label: "English sentence", value, max: 160, change: () => again() });
     let control = new AbortController(), fetched = false;
+
+    function tell(text) {
+      working.textContent = text;
+      write(part, "");
+      say(text);
+    }
 
     async function question() {
       control.abort();
@@ -44,29 +51,25 @@
       root.classList.add("waiting");
       if (!cut(text.replaceAll("\u2581", " ")).length) { // nothing that the engine would read
         fail();
-        status.textContent = "Write an English sentence.";
-        say(status.textContent);
+        tell("Write an English sentence.");
         return;
       }
       try {
-        if (!fetched) {
-          status.textContent = "Fetching the model \u2026";
-          say(status.textContent);
-        }
+        if (!fetched) tell("Fetching the model \u2026");
         const model = await globalThis.annotated.load(name);
         fetched = true;
         if (signal.aborted) return;
-        status.textContent = "The model is working \u2026";
+        working.textContent = "The model is working \u2026";
         const answer = await ask(model, text, signal);
         if (signal.aborted) return;
         root.classList.remove("waiting");
-        status.textContent = answer.cut ? `Only the first ${LONGEST} tokens are read.` : "";
+        working.textContent = "";
+        write(part, answer.cut ? `Only the first ${LONGEST} tokens are read.` : "");
         show(answer, text);
       } catch (error) {
         if (signal.aborted) return;
         fail();
-        status.textContent = `It cannot be done here: ${error.message}.`;
-        say(status.textContent);
+        tell(`It cannot be done here: ${error.message}.`);
       }
     }
     const later = once(question);

@@ -77,9 +77,12 @@
     return el("div", { class: "tree", tabindex: 0, role: "region", "aria-label": "Attention weights" }, picture);
   }
 
+  /** A token of the translation as one reads it, to be spoken in its language. */
+  const german = (text) => el("span", { lang: "de" }, text);
+
   function cache({ tokens }, step) { // which keys and values each decoder layer holds; none while the encoder reads
     const row = (label, names, filled) => el("p", { class: "cache" }, `${label}: `, names.map((token, i) =>
-      el("span", { class: i < filled ? (label === "target" && i === filled - 1 ? "held new" : "held") : "" }, shown(token))));
+      el("span", { lang: label === "target" ? "de" : null, class: i < filled ? (label === "target" && i === filled - 1 ? "held new" : "held") : "" }, shown(token))));
     return el("div", { role: "group", "aria-label": "Keys and values that each decoder layer holds" },
       el("p", {}, "Keys and values in each decoder layer:"),
       row("source", tokens.source, step ? tokens.source.length : 0), row("target", tokens.read, step));
@@ -123,12 +126,13 @@
         group.setAttribute("tabindex", name === box ? 0 : -1);
         group.classList.toggle("off", name.startsWith("decoder") === (step === 0)); // what this step does not compute
       }
-      where.textContent = step ? `Step ${step} of ${found.steps.length}: the decoder reads ${shown(found.tokens.read[step - 1])} and writes ${shown(found.tokens.written[step - 1])}. Dashed boxes are not computed in this step.`
-        : `The encoder reads all ${found.tokens.source.length} tokens at once, and is not run again. Dashed boxes wait.`;
+      where.replaceChildren(...(step
+        ? [`Step ${step} of ${found.steps.length}: the decoder reads `, german(shown(found.tokens.read[step - 1])), " and writes ", german(shown(found.tokens.written[step - 1])), ". Dashed boxes are not computed in this step."]
+        : [`The encoder reads all ${found.tokens.source.length} tokens at once, and is not run again. Dashed boxes wait.`]));
       const note = PARTS[kindOf(box)]?.[part] ?? NOTES[box], width = rows[0].length;
       const numbers = columns ? map({ labels, columns, rows })
         : table(width > 1 ? ["", ...Array.from({ length: SHOWN }, (_, k) => String(k + 1)), "\u2026"] : ["", box.split(".")[1]],
-          rows.map((row, i) => [labels[i], ...row.slice(0, SHOWN).map((x) => words(x)), ...(width > 1 ? ["\u2026"] : [])]));
+          rows.map((row, i) => [box.startsWith("decoder") ? german(labels[i]) : labels[i], ...row.slice(0, SHOWN).map((x) => words(x)), ...(width > 1 ? ["\u2026"] : [])]));
       const place = [...(/layers/.test(nameOf(state)) ? [`layer ${layer + 1}`] : []), ...(perHead(part) ? [`head ${head + 1}`] : [])].join(", ");
       const old = panel.querySelector(".tree"), left = old?.scrollLeft ?? 0, held = old && old === document.activeElement;
       panel.replaceChildren(

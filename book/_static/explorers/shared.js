@@ -273,10 +273,10 @@
 
   const button = (label, click) => el("button", { type: "button", class: "control", onclick: click }, label);
 
-  /** A line of text: field({ label, value, change, max }). */
-  function field({ label, value = "", change = () => {}, max = 200 }) {
+  /** A line of text: field({ label, value, change, max, lang }). */
+  function field({ label, value = "", change = () => {}, max = 200, lang = null }) {
     const id = fresh();
-    const input = el("input", { type: "text", id, value, maxlength: max, autocomplete: "off", spellcheck: "false" });
+    const input = el("input", { type: "text", id, value, maxlength: max, lang, autocomplete: "off", spellcheck: "false" });
     input.addEventListener("input", () => change(input.value));
     const box = el("div", { class: "control field" }, el("label", { for: id }, label), input);
     reflect(box, input, "value");

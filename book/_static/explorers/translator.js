@@ -42,13 +42,15 @@
       svg("text", { x: LEFT, y: y(s, source.length) + 5, class: "k", "text-anchor": "end" }, name));
     const german = target.map((name, t) => svg("text", {
       x: RIGHT, y: y(t, target.length) + 5, class: "q token", style: `--turn: ${turn(t)}`, "data-t": t,
-      role: "button", tabindex: t ? -1 : 0, "aria-label": live.said(name, weights[t], source, TOLD) }, name));
+      role: "option", "aria-selected": "false", tabindex: t ? -1 : 0, "aria-label": live.said(name, weights[t], source, TOLD) }, name));
     const picture = canvas(WIDTH, TOP + STEP * rows, { group: "The translation, and what each token attends to" },
       svg("text", { x: LEFT, y: 19, class: "strong", "text-anchor": "end" }, "English"),
-      svg("text", { x: RIGHT, y: 19, class: "strong" }, "German"), paths, english, german);
+      svg("text", { x: RIGHT, y: 19, class: "strong" }, "German"), paths, english,
+      svg("g", { role: "listbox", "aria-label": "German tokens" }, german)); // where the focus is, is what is chosen
     const light = (t) => {
       picture.classList.toggle("one", t !== null);
       for (const part of [...paths, ...german]) part.classList.toggle("lit", part.dataset.t === t);
+      for (const token of german) token.setAttribute("aria-selected", String(token.dataset.t === t));
       tell(t === null ? "" : german[t].getAttribute("aria-label"));
     };
     for (const token of german) {
