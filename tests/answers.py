@@ -78,6 +78,19 @@ def factor(peak, d_model, warmup):
 def mean_loss(sums, tokens):
     return (torch.tensor(sums).sum() / sum(tokens)).item()
 """],
+    ("10", 2): ["""
+def accumulate(model, batches):
+    model.zero_grad()
+    total = tokens = 0
+    for source, target in batches:
+        logits = model(source, target[:, :-1])
+        total = total + label_smoothed_loss(logits, target[:, 1:], reduction="sum")
+        tokens = tokens + (target[:, 1:] != 0).sum()
+    (total / tokens).backward()
+""", """
+def accumulate(model, batches):
+    update(model, optimizer(model), list(batches))
+"""],
     ("12", 1): ["""
 def brevity(c, r):
     return torch.exp(torch.tensor(1 - r / c)).clamp(max=1).item()
@@ -241,10 +254,38 @@ def replaced(target, vocab, eps, generator):
     target[swapped] = drawn[swapped]
     return target
 """],
-    ("10", 2): ["""
-def write_number(path, number):
-    with atomic_write(path) as fresh:
-        path.write_text(str(number))
+    ("10", 2): [f"""
+def accumulate(model, batches):
+    {first}
+    tokens = 0
+    for source, target in batches:
+        logits = model(source, target[:, :-1])
+        loss = label_smoothed_loss(logits, target[:, 1:], reduction="sum")
+        loss.backward()
+        tokens += {count}
+    for p in model.parameters():
+        p.grad /= tokens
+        {more}
+""" for first, count, more in (
+        ("pass", "(target[:, 1:] != 0).sum()", "pass"),
+        ("model.zero_grad()", "target[:, 1:].numel()", "pass"),
+        ("model.zero_grad()", "(target != 0).sum()", "pass"),
+        ("model.zero_grad()", "len(target)", "pass"),
+        ("model.zero_grad()", "(target[:, 1:] != 0).sum()", "p.data -= 1e-3 * p.grad"))] + ["""
+def accumulate(model, batches):
+    model.zero_grad()
+    tokens = sum((target[:, 1:] != 0).sum() for _, target in batches)
+    for source, target in batches:
+        logits = model(source, target[:, :-1])
+        (label_smoothed_loss(logits, target[:, 1:], reduction="sum") / tokens).backward()
+""", """
+def accumulate(model, batches):
+    model.zero_grad()
+    for made, (source, target) in enumerate(batches, 1):
+        logits = model(source, target[:, :-1])
+        label_smoothed_loss(logits, target[:, 1:]).backward()
+    for p in model.parameters():
+        p.grad /= made
 """],
     ("11", 2): [f"""
 def sample(logits, temperature, generator):

@@ -191,8 +191,8 @@ def numbers() -> list[tuple[str, str, str]]:
          f"on {tatoeba['sentences']:,} new English sentences of Tatoeba into German, after {seconds(TRANSLATOR) / 60:.0f} minutes of training on {cores(TRANSLATOR)}, a single run",
          "notebooks/13-command-line"),
         (f"{statistics.mean(bleu):.2f} BLEU",
-         f"on the {seeds[0]['sentences']:,} captions of Multi30k's test set, lower-cased and tokenised: mean of {len(bleu)} seeds{spread}, each also taught by two other trainings{shared},"
-         f" at most {spent:.1f} hours on one core in all; {plain:.1f} without such teachers; the published score of a text-only Transformer, a single training, is {published:.2f}",
+         f"on the {seeds[0]['sentences']:,} captions of Multi30k's test set, lower-cased and tokenised: mean of {len(bleu)} seeds{spread}, each also taught by two other models{shared},"
+         f" at most {spent:.1f} hours on one core in all; {plain:.1f} without such teachers; the published score of a text-only Transformer, a single training run, is {published:.2f}",
          "notebooks/12-evaluation-questions"),  # which has this record
     ]
 

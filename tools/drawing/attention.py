@@ -3,7 +3,7 @@
 import torch
 
 from annotated.attention import attention_weights, scaled_dot_product_attention
-from annotated.masks import causal_mask, padding_mask
+from annotated.masks import causal_mask
 
 from .canvas import ROOT, Canvas, drawing
 
@@ -149,39 +149,6 @@ def row_of_numbers(c: Canvas, x, y, numbers, kind: str) -> None:
     """A vector with its numbers."""
     for i, number in enumerate(numbers):
         c.box(x + 20 * i, y, 20, 18, f"{number:g}", kind=kind, face="small", round=0)
-
-
-@drawing("masks", 406, "Two masks, and what they leave of the weights")
-def masks(c: Canvas) -> None:
-    """Four tables with the words bos, er, ist, da and padding on both sides. The padding mask hides the last
-    column, the causal mask what lies right of the diagonal; a pair is allowed where both allow it. In the table of
-    weights every hidden pair has 0, and each row sums to 1."""
-    torch.manual_seed(1)
-    words, cell = ["bos", "er", "ist", "da", "pad"], 26
-    size = len(words)
-    ids = torch.tensor([[1, 4, 5, 6, 0]])
-    keys = padding_mask(ids)[0, 0].expand(size, size)
-    both = keys & causal_mask(size)
-    weights = attention_weights(torch.randn(size, 8), torch.randn(size, 8), both).tolist()
-
-    def table(x, y, title, shape):
-        c.text(x + 65, y - 46, title, "strong")
-        c.text(x + 65, y - 28, f"`{shape}`", "small soft")
-        for i, word in enumerate(words):
-            c.text(x + cell * (i + 0.5), y - 10, word, "small k")
-            c.text(x - 5, y + cell * (i + 0.5), word, "small q", anchor="end")
-
-    left, right, top, below = 34, 222, 58, 268
-    table(left, top, "padding", "padding_mask")
-    c.table(left, top, keys, cell)
-    table(right, top, "causal", "causal_mask")
-    c.table(right, top, causal_mask(size), cell)
-    c.text((left + right) / 2 + 65, top - 46, "and")
-    table(left, below, "allowed", "(T, T)")
-    c.table(left, below, both, cell)
-    table(right, below, "weights", "(T, T)")
-    c.weights(right, below, weights, cell, digits=2)
-    c.wire((169, below + 65), (189, below + 65))
 
 
 @drawing("split-heads", 448, "From one wide matrix to heads, and back")

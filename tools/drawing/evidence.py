@@ -218,6 +218,27 @@ def layer_costs(c: Canvas) -> None:
         c.shape("circle", "ring", cx=x, cy=y, r=5)
 
 
+@drawing("recall-task", 132, "A fact to recall")
+def recall_task(c: Canvas) -> None:
+    """A sentence of eleven words: two facts, d is 1 and c is 2, then eight filler words as numbers, then a question
+    about d. Above the question, at the last position, stands the answer, 1; a thick line leads there from the first
+    fact."""
+    filler = (24, 46, 24, 44, 34, 46, 3, 25)  # the first sentence of the record 16-recall over 8 words, seed 2
+    y, high, wide, narrow = 66, 30, 44, 27
+    facts = [c.box(8 + wide * i, y, wide - 3, high, said, kind="block", face="small", round=3)
+             for i, said in enumerate(("d = 1", "c = 2"))]
+    words = [c.box(96 + narrow * i, y, narrow - 3, high, str(word), kind="empty", face="small", round=3)
+             for i, word in enumerate(filler)]
+    question = c.box(312, y, 40, high, "d ?", kind="block", face="small", round=3)
+    answer = c.box(312, 10, 40, high, "1", kind="ofill", face="small", round=3)
+    c.wire((facts[0].cx, y - 2), (facts[0].cx, answer.cy), (answer.left - 1, answer.cy), hue="o", kind="thick")
+    c.wire((question.cx, y - 1), (question.cx, answer.bottom + 1))
+    c.text((facts[0].left + facts[1].right) / 2, y + 48, "two facts", "small")
+    c.text((words[0].left + words[-1].right) / 2, y + 48, f"n = {len(filler)} filler words", "small")
+    c.text(352, y + 48, "question", "small", anchor="end")
+    c.text(answer.left - 12, answer.cy + 16, "answer", "small o", anchor="end")
+
+
 @drawing("window", 274, "Restricted self-attention in blocks")
 def window(c: Canvas) -> None:
     """Twelve positions as queries above and as keys below, cut into blocks of two. One block of queries is coloured,
@@ -352,11 +373,12 @@ def paired_rows() -> dict[str, list[float]]:
     return {name: [run["perplexity"] for run in found[name]] for name in TABLE_3 if name in found}
 
 
-@drawing("rows-in-pairs", 31 + 27 * len(paired_rows()), "Rows of Table 3, differences from base")
+@drawing("rows-in-pairs", 97 + 27 * len(paired_rows()), "Rows of Table 3, differences from base")
 def rows_in_pairs(c: Canvas) -> None:
     """Rows of Table 3 on an axis of log perplexity, less being better. On each, small filled dots are our differences
     from base, one for each seed, a shaded bar is where their mean lies with 95 % confidence, and a hollow dot is the
-    paper's difference."""
+    paper's difference. A sign beside the name says what the bar shows: a tick where it lies on the paper's side of
+    base, a cross on the other side, a dash where it holds base. At the foot, each sign and shape with its meaning."""
     measured = paired_rows()
     base = [math.log(value) for value in measured.pop("base")]
     paper = json.loads((ROOT / "book" / "paper.json").read_text(encoding="utf-8"))["table_3"]
@@ -365,10 +387,19 @@ def rows_in_pairs(c: Canvas) -> None:
     ends = {name: _mean_interval(values) for name, values in ours.items()}
     theirs = {name: math.log(published[name] / published["base"]) for name in ours}
     every = [*theirs.values(), *sum(ours.values(), []), *sum(ends.values(), ()), 0]
-    low, high, left, right, below = min(every), max(every), 118, 344, 14 + 27 * len(ours)
+    low, high, left, right, below = min(every), max(every), 144, 344, 14 + 27 * len(ours)
 
     def at(value: float) -> float:
         return left + (right - left) * (value - low) / (high - low)
+
+    def sign(x: float, y: float, side: float) -> None:
+        """A tick where the product of ours and the paper's is above 0, a cross where below, a dash where it is 0."""
+        if side > 0:
+            c.line(f"M{x - 6} {y}l4 4l7 -9", "wire hand o")
+        elif side < 0:
+            c.line(f"M{x - 4} {y - 4}l8 8m0 -8l-8 8", "wire hand")
+        else:
+            c.line(f"M{x - 4} {y}h8")
 
     c.line(f"M{at(0):.2f} 8V{below}", "wire dash")
     for tick in range(math.ceil(5 * low), math.floor(5 * high) + 1):
@@ -377,8 +408,23 @@ def rows_in_pairs(c: Canvas) -> None:
     for i, (name, seeds) in enumerate(ours.items()):
         y = 22 + 27 * i
         c.text(8, y, name, "small", anchor="start")
+        first, last = ends[name]
+        sign(left - 18, y, theirs[name] * (first + last) if first * last > 0 else 0)
         c.line(f"M{left - 8} {y}H352", "rule")
         c.shape("rect", "block", x=at(ends[name][0]), y=y - 6, width=at(ends[name][1]) - at(ends[name][0]), height=12)
         c.shape("circle", "box", cx=at(theirs[name]), cy=y, r=5)
         for seed in seeds:
             c.dot(at(seed), y, hue="o", r=3)
+    y = below + 57
+    c.dot(14, y, hue="o", r=3)
+    c.shape("rect", "block", x=98, y=y - 6, width=22, height=12)
+    c.shape("circle", "box", cx=256, cy=y, r=5)
+    for x, words in ((26, "our seeds"), (127, "their mean, 95 %"), (268, "the paper's")):
+        c.text(x, y, words, "small", anchor="start")
+    for x, y, side, words in (
+        (14, below + 78, 1, "our bar lies on the paper's side of 0"),
+        (14, below + 99, -1, "on the other side"),
+        (168, below + 99, 0, "it holds 0: undecided"),
+    ):
+        sign(x, y, side)
+        c.text(x + 12, y, words, "small", anchor="start")

@@ -1,6 +1,8 @@
-"""Chapters 13, 20 and 21: the command line, what came after the paper, and published weights."""
+"""Chapters 13, 20, 21 and appendix O: the command line, what came after the paper, published weights, and Muon."""
 
 import math
+
+import torch
 
 from annotated.interop import _feature_axis, _feature_order
 
@@ -97,6 +99,41 @@ def rotary_dials(c: Canvas) -> None:
         c.text(cx - 6, 182, f"query at {query},", "small q", anchor="end")
         c.text(cx, 182, f"key at {key}", "small k", anchor="start")
     c.text(180, 200, "the same angle between them", "small o")
+
+
+@drawing("directions-alike", 330, "An update whose directions count alike")
+def directions_alike(c: Canvas) -> None:
+    """At the left a circle of radius 1 with two perpendicular axes. At the top right what a matrix of two rows and two
+    columns makes of it, an ellipse: one axis is longer than 1, the other much shorter. At the bottom right what the
+    matrix makes of it without its singular values: a circle of radius 1, whose axes point as the ellipse's do."""
+    G = torch.tensor([[0.6, 1.0], [-0.1, 0.45]], dtype=torch.double)
+    U, S, VT = torch.linalg.svd(G)
+    up = U[1].sign()  # the signs of a pair of singular vectors are free: the axes of the ellipse point up
+    U, V = U * up, VT.T * up
+    assert torch.allclose(U @ torch.diag(S) @ V.T, G)
+    unit, left, right, middle, upper, lower = 52, 70, 240, 166, 84, 246
+
+    def axes(x, y, directions, lengths, *words):
+        for kind, i in (("", 0), ("dash", 1)):
+            across, rise = (directions[:, i] * unit).tolist()
+            c.wire((x, y), (x + lengths[i] * across, y - lengths[i] * rise), kind=kind)
+            far = lengths[i] + (0.17 if across > 0.8 * unit else 0.27)
+            anchor = "start" if across > 0.8 * unit else "middle"
+            c.text(x + far * across, y - far * rise, words[i], "small", anchor=anchor)
+
+    turn = torch.arange(73, dtype=torch.double) * (2 * math.pi / 72)
+    ring = torch.stack([turn.cos(), turn.sin()]) * unit  # (2, 73)
+    c.text(left, middle + unit + 18, "radius 1", "small soft")
+    c.text(right, 16, "mean of the gradients, *USV*^{T}", "small")
+    c.text(right, lower + unit + 18, "update, *UV*^{T}", "small")
+    for x, y, matrix in ((left, middle, torch.eye(2).double()), (right, upper, G), (right, lower, U @ V.T)):
+        points = (matrix @ ring).T.tolist()
+        c.line("M" + "L".join(f"{n(x + a)} {n(y - b)}" for a, b in points) + "Z", "ring")
+    axes(left, middle, V, (1, 1), "*v*_{1}", "*v*_{2}")
+    axes(right, upper, U, S.tolist(), f"{S[0]:.1f} *u*_{{1}}", f"{S[1]:.1f} *u*_{{2}}")
+    axes(right, lower, U, (1, 1), "*u*_{1}", "*u*_{2}")
+    c.wire((left + 54, middle - 28), (right - 72, upper + 20))
+    c.wire((left + 54, middle + 28), (right - 62, lower - 16))
 
 
 @drawing("weights-map", 420, "A published model's weights and ours")

@@ -116,6 +116,37 @@ def recurrent_attention(c: Canvas) -> None:
     c.text(292, 248, "sieht")
 
 
+@drawing("waiting", 366, "Six words, read in six steps and in one")
+def waiting(c: Canvas) -> None:
+    """Time runs to the right; I know that the cat sees stands twice, a word below the other, and a box is a word's
+    vector, with the step that computes it. Above, a recurrent network: an arrow leads from each box to the next, and
+    the six boxes form a staircase over the steps 1 to 6. Below, self-attention: lines join every word to every box,
+    and all six boxes stand in step 1."""
+    words = "I know that the cat sees".split()
+    left, pitch, high, wide, tall = 58, 46, 23, 26, 17
+
+    def panel(top, title, said, waits) -> None:
+        c.text(8, top, title, "strong", anchor="start")
+        c.text(352, top, said, anchor="end")
+        row = [top + 28 + high * i for i in range(len(words))]
+        column = [left + pitch * (i + 1 if waits else 1) for i in range(len(words))]
+        for j, word in enumerate(words):
+            c.text(8, row[j], word, anchor="start")
+            c.dot(left, row[j])
+            for i in [j] if waits else range(len(words)):
+                c.line(f"M{left} {row[j]}L{column[i] - wide / 2} {row[i]}", "rule")
+        for i, (x, y) in enumerate(zip(column, row)):
+            step = str(i + 1 if waits else 1)
+            c.box(x - wide / 2, y - tall / 2, wide, tall, step, kind="block", face="small", round=0)
+            if waits and i:
+                c.wire((x - pitch + wide / 2, y - high), (x, y - high), (x, y - tall / 2))
+
+    panel(12, "recurrent network", "6 steps", waits=True)
+    panel(186, "self-attention", "1 step", waits=False)
+    c.wire((left, 355), (352, 355))
+    c.text(8, 355, "time", "small soft", anchor="start")
+
+
 PLANE = {  # as the explorer of chapter 2 begins, book/_static/explorers/lookup.js
     "q": [[1.6, 1.2]],
     "k": [[2.0, 0.4], [0.2, 2.2], [-1.8, -1.0]],

@@ -1,10 +1,11 @@
-"""Chapters 3 to 5: what a mask does to scores, why two heads, one position through a layer, depth."""
+"""Chapters 3 to 5: masks and what they hide, why two heads, one position through a layer."""
 
 import math
 
 import torch
 
-from annotated.masks import causal_mask
+from annotated.attention import attention_weights
+from annotated.masks import causal_mask, padding_mask
 
 from .canvas import Canvas, drawing
 
@@ -148,3 +149,125 @@ def add_and_norm(c: Canvas) -> None:
     c.wire((112, 240), (204, 240))
     c.text(158, 226, "÷ deviation, 3", "small")
     vector(214, 260, normal, "deviation 1", "o", step=34)
+
+
+@drawing("masks", 362, "Two masks, and what they leave of the weights")
+def masks(c: Canvas) -> None:
+    """Three small tables with the words bos, der, Hund, sieht, die, Katze and padding on both sides. The padding mask
+    hides the last column, the causal mask what lies right of the diagonal; a pair is allowed where both allow it.
+    Below, a large table of weights with the same words: every hidden pair has 0, and each row sums to 1."""
+    generator = torch.Generator().manual_seed(1)
+    words = "bos der Hund sieht die Katze pad".split()
+    size, small, left, top, below = len(words), 13, 46, 52, 198
+    keys = padding_mask(torch.tensor([[1, 4, 5, 6, 7, 8, 0]]))[0, 0].expand(size, size)
+    both = keys & causal_mask(size)
+    for i, word in enumerate(words):
+        c.text(left - 5, top + small * (i + 0.5), word, "small q", anchor="end")
+    tables = (
+        ("padding", "padding_mask", keys),
+        ("causal", "causal_mask", causal_mask(size)),
+        ("allowed", "(T, T)", both),
+    )
+    for i, (title, shape, allowed) in enumerate(tables):
+        area = c.table(left + 110 * i, top, allowed, small)
+        c.text(area.cx, 12, title, "strong")
+        c.text(area.cx, 28, f"`{shape}`", "small soft")
+        c.text(area.left, top - 9, words[0], "small k", anchor="start")
+        c.text(area.right, top - 9, words[-1], "small k", anchor="end")
+    c.text(left + 55 + small * size / 2, 12, "and")
+    c.wire((left + 110 + small * size + 2, area.cy), (area.left - 2, area.cy))
+    c.wire((area.cx, area.bottom + 4), (area.cx, below - 24))
+    c.text(left, below - 30, "weights", "strong", anchor="start")
+    c.text(left + 68, below - 30, "`(T, T)`, each row sums to 1", "small soft", anchor="start")
+    wide, high = 42, 22
+    for i, word in enumerate(words):
+        c.text(left + wide * (i + 0.5), below - 10, word, "small k")
+        c.text(left - 5, below + high * (i + 0.5), word, "small q", anchor="end")
+    Q, K = (torch.randn(size, 8, generator=generator) for _ in "QK")
+    c.weights(left, below, attention_weights(Q, K, both).tolist(), wide, digits=2, high=high)
+
+
+@drawing("small-writer", 356, "What the small model reads and predicts")
+def small_writer(c: Canvas) -> None:
+    """Six columns. At the top the words read, bos, der, Hund, sieht, die, Katze, and a vector x below each; at the
+    bottom the next words, der, Hund, sieht, die, Katze, eos. Three of them are guesses: der, 1 of 3, sieht and die, 1
+    of 2; the other three are certain. For the column of sieht the way is drawn: lines from the vectors of bos to
+    sieht meet in what attention found, dashed ones come from die and Katze too; beside the column's own x, this passes
+    through a linear layer to the next word, die. That word and the die that is read are framed."""
+    words = "bos der Hund sieht die Katze eos".split()
+    chances = ("1 of 3", "certain", "1 of 2", "1 of 2", "certain", "certain")
+    centres, at = [36 + 57 * i for i in range(6)], 3
+    c.text(8, 12, "reads", "small soft", anchor="start")
+    for centre, word in zip(centres, words):
+        c.box(centre - 25, 24, 50, 24, word, face="small", round=3)
+        c.block(centre - 16, 60, 1, 4, 8, high=12)
+        c.wire((centre, 48), (centre, 60), head=False)
+    c.text(centres[-1] + 24, 66, "`x`", "small")
+    own, found, top = centres[at] - 20, centres[at] + 20, 146
+    for i, centre in enumerate(centres):
+        c.wire((centre, 72), (found, top - 2), hue="v", kind="dash" if i > at else "", head=i == at)
+    c.wire((centres[at] - 10, 72), (own, top))
+    c.text(8, 118, "attention", anchor="start")
+    c.block(own - 20, top, 1, 4, 10, high=16)
+    c.block(found - 20, top, 1, 4, 10, "ofill", high=16)
+    c.text(own - 26, top + 8, "its own `x`", "small", anchor="end")
+    c.text(found + 26, top + 8, "found", "small o", anchor="start")
+    c.wire((centres[at], top + 16), (centres[at], top + 36))
+    box = c.box(centres[at] - 52, top + 36, 104, 26, "linear layer")
+    c.text(8, 228, "predicts", "small soft", anchor="start")
+    c.wire((box.cx, box.bottom), (box.cx, 240))
+    for centre, word, chance in zip(centres, words[1:], chances):
+        guessed = chance != "certain"
+        c.box(centre - 25, 240, 50, 24, word, kind="dark" if guessed else "box", face="small", round=3)
+        c.text(centre, 280, chance, "small" if guessed else "small soft")
+    for column, y in ((at + 1, 24), (at, 240)):
+        c.shape("rect", "ring", x=centres[column] - 25, y=y, width=50, height=24, rx=3)
+    c.text(8, 306, "grey: a guess, for whoever reads from left to right", "small soft", anchor="start")
+    c.text(8, 324, "dashed: only without the mask", "small soft", anchor="start")
+    c.text(8, 342, "framed: a guess, and where its answer stands", "small soft", anchor="start")
+
+
+def short(number) -> str:
+    """One decimal, without the 0 before the point."""
+    return "0" if abs(number) < 0.05 else f"{float(number):.1f}".replace("0.", ".")
+
+
+@drawing("ring-task", 352, "A word of the ring wants both neighbours")
+def ring_task(c: Canvas) -> None:
+    """Eight words, 1 to 8, in a circle. Arrows lead to word 3: from word 4, the next, marked plus, and from word 2, the
+    previous, marked minus. Below, the vectors of the words 2, 3 and 4, each of 8 numbers and then 8 marks; the mark
+    at the word's own place is filled and 2, the others are 0. In the last row the 8 numbers wanted from word 3, those
+    of word 4 minus those of word 2."""
+    numbers = torch.randn(8, 8, generator=torch.Generator().manual_seed(4)).round(decimals=1)
+    wanted = numbers.roll(-1, 0) - numbers.roll(1, 0)
+    marks = 2 * torch.eye(8, dtype=torch.long)
+    middle, radius, word = (96, 96), 72, 2  # counted from 0, as the third
+    places = []
+    for i in range(8):
+        angle = math.pi * (i / 4 - 0.5)
+        places.append((middle[0] + radius * math.cos(angle), middle[1] + radius * math.sin(angle)))
+    for i, (x, y) in enumerate(places):
+        c.box(x - 17, y - 12, 34, 24, f"{i + 1}", kind="ofill" if i == word else "box", round=4)
+    x, y = places[word]
+    for sign, up in (("minus", -1), ("plus", 1)):
+        near, _ = places[word + up]
+        c.wire((near + 6, y + up * 38), (x, y + up * 13))
+        c.text(x - 20, y + up * 24, sign, "small", anchor="end")
+    c.lines(*middle, "eight words", "in a ring", kind="small soft", step=16)
+    said = ("word 3 should return", "the numbers of word 4", "minus those of word 2")
+    c.lines(196, y, *said, kind="small", anchor="start")
+    left, wide, narrow, high = 24, 24.5, 17, 22
+    edge = left + 8 * wide
+    c.text(8, 196, "word", "small soft", anchor="start")
+    c.text(left + 4 * wide, 196, "8 numbers", "small soft")
+    c.text(edge + 4 * narrow, 196, "8 marks", "small soft")
+    for row, i in enumerate((word - 1, word, word + 1)):
+        y = 208 + 26 * row
+        c.text(8, y + high / 2, f"{i + 1}", anchor="start")
+        for j in range(8):
+            c.box(left + wide * j, y, wide, high, short(numbers[i, j]), kind="block", face="small", round=0)
+            own = "dark" if marks[i, j] else "empty"
+            c.box(edge + narrow * j, y, narrow, high, f"{marks[i, j]}", kind=own, face="small", round=0)
+    c.text(8, 302, "wanted from word 3, as its first 8 outputs", "small o", anchor="start")
+    for j, number in enumerate(wanted[word].tolist()):
+        c.box(left + wide * j, 316, wide, high, short(number), kind="ofill", face="small", round=0)

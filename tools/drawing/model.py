@@ -6,6 +6,7 @@ import torch
 
 from annotated.embedding import Embedding, _angles, positional_encoding
 from annotated.layers import FeedForward
+from annotated.masks import causal_mask, padding_mask
 from annotated.transformer import BASE
 
 from .canvas import Canvas, drawing
@@ -74,6 +75,50 @@ def sublayer(c: Canvas, x: float, y: float, words: str, code: str, fork: float) 
     c.wire((x, y), (x, y - 12))
     norm = c.box(x - 73, y - 34, 146, 22, "`AddNorm`", face="small")
     c.wire((x, fork), (x + side * 81, fork), (x + side * 81, norm.cy), (x + side * 73, norm.cy))
+
+
+@drawing("decoder-layer", 512, "One decoder layer")
+def decoder_layer(c: Canvas) -> None:
+    """Read from the bottom up. In a frame, three sub-layers, each followed by AddNorm, which also gets the sub-layer's
+    input. Masked self-attention gets queries, keys and values from x, (B, T, d_model), which comes from the target; at
+    its left the causal mask, (T, T), a triangle of 5 rows. Cross-attention gets its queries from below, its keys and
+    values from memory, (B, S, d_model), which comes from the source; at its left the padding mask, (B, 1, 1, S), a
+    row of 7 whose last two are hidden. Then FeedForward. The shape stays (B, T, d_model)."""
+    x, mask_x, attention, shape = 252, 66, "`MultiHeadAttention`", "`(B, T, d_model)`"
+    c.box(162, 28, 194, 436, kind="frame", round=10)
+    c.text(6, 40, "`DecoderLayer`", anchor="start")
+    c.text(6, 58, "one of N", "small soft", anchor="start")
+    c.text(x, 486, f"`x` {shape}", "small")
+    c.text(x, 503, "from the target", "small soft")
+    for y in (14, 150, 314):
+        c.text(x, y, shape, "small")
+    sublayer(c, x, 72, "feed-forward", "`FeedForward`", fork=132)
+    c.wire((x, 38), (x, 22))
+    c.wire((x, 142), (x, 112))
+    sublayer(c, x, 208, "cross-attention", attention, fork=290)
+    c.wire((x, 174), (x, 158), head=False)
+    c.wire((x, 306), (x, 248), hue="q")
+    sublayer(c, x, 372, "masked self-attention", attention, fork=444)
+    c.wire((x, 338), (x, 322), head=False)
+    c.wire((x, 478), (x, 434), head=False)
+    for name, offset in (("q", 26), ("k", -26), ("v", 0)):
+        c.wire((x, 434), (x + offset, 434), (x + offset, 412), hue=name, bend=4)
+    for name, y, offset in (("k", 274, -52), ("v", 282, -26)):
+        c.wire((58, y), (x + offset, y), (x + offset, 248), hue=name)
+    c.text(6, 278, "`memory`", "small", anchor="start")
+    c.text(6, 296, "`(B, S, d_model)`", "small", anchor="start")
+    c.text(6, 313, "from the source", "small soft", anchor="start")
+    c.text(mask_x, 196, "padding `mask`", "small")
+    row = c.table(mask_x - 42, 208, padding_mask(torch.tensor([[1, 1, 1, 1, 1, 0, 0]]))[0, 0].tolist(), 12)
+    c.wire((row.right + 4, row.cy), (x - 73, row.cy))
+    c.text(mask_x, 234, "`(B, 1, 1, S)`", "small")
+    c.text(mask_x, 348, "`causal` mask", "small")
+    square = c.table(mask_x - 30, 360, causal_mask(5).tolist(), 12)
+    c.wire((square.right + 4, square.cy), (x - 73, square.cy))
+    c.text(mask_x, 432, "`(T, T)`", "small")
+    for y, hue, words in ((460, "q", "queries"), (478, "k", "keys"), (496, "v", "values")):
+        c.wire((12, y), (36, y), hue=hue)
+        c.text(46, y, words, f"small {hue}", anchor="start")
 
 
 @drawing("residual", 410, "The norm after the sum, or before the sub-layer")

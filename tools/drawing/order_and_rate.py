@@ -1,5 +1,6 @@
 """Chapters 6 and 9: what order does without positions, and the two lines of the learning rate."""
 
+import json
 from dataclasses import replace
 
 import torch
@@ -8,8 +9,10 @@ from annotated.embedding import Embedding
 from annotated.optimization import learning_rate
 from annotated.transformer import TINY, EncoderLayer
 
-from .canvas import Canvas, drawing
+from .canvas import ROOT, Canvas, drawing
 from .model import SENTENCE, bars
+
+PAPER = json.loads((ROOT / "book" / "paper.json").read_text(encoding="utf-8"))
 
 
 @drawing("order-lost", 372, "Two orders of the same words, without positions")
@@ -37,31 +40,48 @@ def order_lost(c: Canvas) -> None:
     c.line("M8 176H352", "rule")
 
 
-@drawing("rate-two-lines", 236, "The learning rate: the lower of two curves")
+@drawing("rate-two-lines", 272, "The learning rate: the lower of two curves")
 def rate_two_lines(c: Canvas) -> None:
     """Two curves over the steps. One rises as a straight line, the other falls with the inverse root of the step. They
-    cross at step = warmup.
-    The lower of the two, drawn thick, is the learning rate: it rises up to the crossing and falls
-    after it. The parts that lie higher are dashed."""
-    left, base, wide, high, warmup, steps = 40, 196, 300, 130, 100, 400
-    peak = learning_rate(warmup, 1, warmup)
+    cross at step = warmup. The lower of the two, drawn thick, is the learning rate: it rises up to the crossing and
+    falls after it. The parts that lie higher are dashed. Numbers of the paper's base model stand at the peak, with its
+    step, and at a point behind a gap in the axis, the last step."""
+    left, base, wide, high, end = 40, 196, 252, 130, 330
+    warmup, last = PAPER["training"]["warmup_steps"], PAPER["training"]["base_steps"]
+    d_model, shown = 512, 4 * warmup
+    peak = learning_rate(warmup, d_model, warmup)
 
-    def at(step: float, value: float) -> str:
-        return f"{left + wide * step / steps:.2f} {base - high * value / peak:.2f}"
+    def at(step: float, value: float) -> tuple[float, float]:
+        return left + wide * step / shown, base - high * value / peak
 
     def path(points) -> str:
-        return "M" + "L".join(at(step, value) for step, value in points)
+        return "M" + "L".join("{:.2f} {:.2f}".format(*at(step, value)) for step, value in points)
 
-    c.line(f"M{left} 14V{base}H352", "rule")
-    c.line(path((s, s * warmup**-1.5) for s in (warmup, 1.3 * warmup)), "wire dash")
-    c.line(path((s, s**-0.5) for s in range(56, warmup + 1, 4)), "wire dash")
-    c.line(path((s, learning_rate(s, 1, warmup)) for s in (1, *range(10, steps + 1, 10))), "wire o thick")
-    x = left + wide * warmup / steps
-    c.line(f"M{x} {base - high}V{base}", "wire dash")
-    c.dot(x, base - high, hue="o", r=4)
-    c.text(x, base + 13, "warmup", "small")
-    c.text(352, base + 13, "step", "small", anchor="end")
-    c.text(left, base + 30, "at the peak: 1 / √(`d_model` · `warmup`)", "small soft", anchor="start")
+    def power(value: float) -> str:
+        digits, exponent = f"{value:.1e}".split("e")
+        return f"{digits} · 10^{{{int(exponent)}}}".replace("-", "−")
+
+    beyond = learning_rate(last, d_model, warmup)
+    c.line(f"M{left} 14V{base}H302M318 {base}H352M299 {base + 5}l6 -10M315 {base + 5}l6 -10", "rule")
+    c.line(path((s, peak * s / warmup) for s in (warmup, 1.3 * warmup)), "wire dash")
+    early = range(56 * warmup // 100, warmup + 1, warmup // 25)
+    c.line(path((s, peak * (warmup / s) ** 0.5) for s in early), "wire dash")
+    steps = (1, *range(warmup // 10, shown + 1, warmup // 10))
+    c.line(path((s, learning_rate(s, d_model, warmup)) for s in steps), "wire o thick")
+    x, y = at(warmup, peak)
+    c.line(f"M{x} {y}V{base}", "wire dash")
+    c.dot(x, y, hue="o", r=4)
+    c.text(x + 13, y - 5, power(peak), "small", anchor="start")
+    _, low = at(last, beyond)
+    c.line(f"M{end} {low}V{base}", "wire dash")
+    c.dot(end, low, hue="o", r=4)
+    c.text(352, low - 15, power(beyond), "small", anchor="end")
+    c.text(x, base + 13, f"{warmup:,}", "small")
+    c.text(x, base + 29, "= `warmup`", "small")
+    c.text(352, base + 13, f"{last:,}", "small", anchor="end")
+    c.text(left + wide / 2 + 44, base + 13, "step", "small")
+    c.text(left, base + 49, "at the peak: 1 / √(`d_model` · `warmup`)", "small soft", anchor="start")
+    c.text(left, base + 67, f"base model: both curves times {d_model}^{{−0.5}}", "small soft", anchor="start")
     c.text(x + 34, 24, "step · warmup^{−1.5}", "small soft", anchor="start")
-    c.text(x + 118, 88, "step^{−0.5}", "small soft", anchor="start")
+    c.text(x + 100, 92, "step^{−0.5}", "small soft", anchor="start")
     c.text(22, 105, "rate", "small", anchor="middle")
