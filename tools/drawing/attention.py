@@ -1,4 +1,4 @@
-"""Chapters 2 to 4: attention, its masks, its heads and its three uses."""
+"""Chapters 2 and 4: attention, its heads and its three uses."""
 
 import torch
 

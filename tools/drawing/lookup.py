@@ -1,4 +1,4 @@
-"""Chapters 1 and 2: what attention looks up, and how far apart its scores lie."""
+"""Chapters 1 and 2: what attention looks up, how far apart its scores lie, and what waits in a recurrent network."""
 
 import re
 

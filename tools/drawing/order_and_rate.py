@@ -7,7 +7,7 @@ import torch
 
 from annotated.embedding import Embedding
 from annotated.optimization import learning_rate
-from annotated.transformer import TINY, EncoderLayer
+from annotated.transformer import BASE, TINY, EncoderLayer
 
 from .canvas import ROOT, Canvas, drawing
 from .model import SENTENCE, bars
@@ -48,7 +48,7 @@ def rate_two_lines(c: Canvas) -> None:
     step, and at a point behind a gap in the axis, the last step."""
     left, base, wide, high, end = 40, 196, 252, 130, 330
     warmup, last = PAPER["training"]["warmup_steps"], PAPER["training"]["base_steps"]
-    d_model, shown = 512, 4 * warmup
+    d_model, shown = BASE.d_model, 4 * warmup
     peak = learning_rate(warmup, d_model, warmup)
 
     def at(step: float, value: float) -> tuple[float, float]:
