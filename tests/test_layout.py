@@ -531,7 +531,7 @@ def test_colours_keep_their_meaning():
     texts = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "book").glob("*.md")}
     cells = [(name, cell) for name, text in texts.items() for cell in re.findall(r"^```\{code-cell\}(.*?)^```", text, re.S | re.M)]
     figures = [(name, cell) for name, cell in cells if "  figure:\n" in cell]
-    assert sum(bool(HUE.search(cell)) for _, cell in figures) > 5
+    assert sum(bool(HUE.search(cell)) for _, cell in figures) > 3
     assert not [(name, misused(cell)) for name, cell in figures if misused(cell)]
     assert misused('plot(bleu, color="C3")') == {"C3"} and misused('bar(x, "C1--", cmap="PuOr_r")') == {"C1", '"puor_r"'}
     assert not misused('plot(outputs, color="C3")')
