@@ -7,7 +7,9 @@ from pathlib import Path
 import annotated_inline
 import drawings
 import pytest
+import torch
 from drawing import canvas
+from programs import BENCHMARKS, loaded
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = list(drawings.drawn())
@@ -29,6 +31,20 @@ def made(request):
 def test_a_drawing_is_current(made):
     path = drawings.FOLDER / f"{made.name}.svg"
     assert path.exists() and path.read_text(encoding="utf-8") == made.svg(), f"python tools/drawings.py {made.name}"
+
+
+def test_the_task_drawn_is_one_of_the_record():
+    "Its first sentence over eight words with seed 2."
+    recall = loaded(BENCHMARKS / "16_recall.py")
+    ids, values = recall.examples(8, recall.BATCH, torch.Generator().manual_seed(1_000_003 * 2 + 8))
+    *facts, question = ids[0].tolist()
+    facts, filler = facts[: recall.FACTS], facts[recall.FACTS :]
+    letters, first = "abcd", recall.KEYS * recall.VALUES
+    wanted = [f"{letters[fact // recall.VALUES]} = {fact % recall.VALUES}" for fact in facts]
+    wanted += [str(word - first) for word in filler]
+    wanted += [f"{letters[question - first - recall.FILLING]} ?", str(values[0].item())]
+    assert len(letters) == recall.KEYS
+    assert re.findall(r"<text[^>]*>([^<]*)</text>", text_of("recall-task"))[: len(wanted)] == wanted
 
 
 def test_the_words_of_the_model_are_read_on_a_phone():
