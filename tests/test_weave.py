@@ -98,7 +98,7 @@ def test_weaving_twice_changes_no_byte(book):
     notebook = woven(book)
     nbformat.validate(notebook)
     launch, *cells = notebook.cells
-    assert launch.metadata["tags"] == ["launch", "remove-cell"]
+    assert launch.metadata["tags"] == ["launch", "remove-cell"] and folded(launch)
     assert "https://example.org/owner/book" in launch.source and not launch.outputs
     assert [c.source for c in cells] == [c.source for c in read(path).cells]
     assert len({c.id for c in notebook.cells}) == len(notebook.cells)
@@ -111,6 +111,24 @@ def test_weaving_twice_changes_no_byte(book):
     (output,) = figure.outputs
     assert "image/svg+xml" in output.data and "image/png" not in output.data
     assert all(c.execution_count == 1 and "execution" not in c.metadata for c in cells if c.cell_type == "code")
+
+
+def folded(cell) -> bool:
+    """Whether Jupyter and Colab show the cell without its source."""
+    hidden = cell.metadata.get("jupyter", {}).get("source_hidden", False)
+    assert hidden == (cell.metadata.get("cellView") == "form"), "Jupyter and Colab fold the same cells"
+    return hidden
+
+
+def test_what_the_page_folds_is_folded_in_the_notebook_and_nothing_else(book):
+    text = CHAPTER + '\n```{code-cell}\n:tags: [solution, hide-cell]\n\nprint("an answer")\n```\n'
+    path = book("02-attention.md", text)
+    weave.weave(path, book.root)
+    cells = [c for c in woven(book).cells if c.cell_type == "code" and "launch" not in c.metadata.get("tags", [])]
+    shown = {c.source: "hide" not in str(c.metadata.get("tags", [])) for c in cells}
+    assert {c.source: not folded(c) for c in cells} == shown and set(shown.values()) == {True, False}
+    assert [c.metadata.get("jupyter", {}).get("outputs_hidden", False) for c in cells][-2:] == [False, True]
+    assert weave.weave(path, book.root)[0] == "same"
 
 
 def test_the_launch_cell_does_nothing_elsewhere(book, monkeypatch):

@@ -91,6 +91,14 @@ def launch_cell(root: Path):
     return nbformat.v4.new_code_cell(source=LAUNCH.format(url=url.rstrip("/")), metadata=tags)
 
 
+def fold(cell) -> None:
+    """Show a cell in Jupyter and on Colab as the page does: where that folds its source, they fold it, too."""
+    tags = cell.metadata.get("tags", [])
+    if "hide-input" in tags or "hide-cell" in tags or "launch" in tags:
+        hidden = {"source_hidden": True} | ({"outputs_hidden": True} if "hide-cell" in tags and cell.outputs else {})
+        cell.metadata = nbformat.from_dict(dict(cell.metadata) | {"jupyter": hidden, "cellView": "form"})
+
+
 def name_cells(cells) -> None:
     """Give each cell an id made from its source, so that a new cell renames no other."""
     seen = Counter()
@@ -277,6 +285,9 @@ def assemble(chapter: Chapter, outputs: list, digest: str, root: Path):
     if launch is not None:
         launch.execution_count = 1
         cells.insert(0, launch)
+    for cell in cells:
+        if cell.cell_type == "code":
+            fold(cell)
     name_cells(cells)
     front = {key: chapter.front[key] for key in KEPT if key in chapter.front}
     made_of = {"chapter": chapter.name, "cells": digest_of(contents(chapter.cells)), "inputs": digest}
