@@ -95,6 +95,18 @@ def _machine() -> dict:
     }
 
 
+def _now() -> str:
+    """The date and the time of day, of UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _load() -> float | None:
+    """How many processes ran or waited in the last minute, on average; None on Windows."""
+    with suppress(AttributeError, OSError):
+        return round(os.getloadavg()[0], 2)
+    return None
+
+
 def _versions(packages: tuple[str, ...]) -> dict:
     """The versions of Python, of torch and of some more packages; None: not installed."""
     found: dict[str, str | None] = {"python": platform.python_version(), "torch": torch.__version__}
@@ -132,14 +144,15 @@ def provenance(packages: tuple[str, ...] = (), **what: object) -> dict:
         what: what the run is asked to do: config, recipe, seed, data, model, ...
 
     Returns:
-        command, commit, uncommitted, date, machine, versions; and `what`.
+        command, commit, uncommitted, date, machine, load, versions; and `what`.
     """
     return {
         "command": _command(),
         "commit": commit(),
         "uncommitted": _uncommitted(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": _now(),
         "machine": _machine(),
+        "load": _load(),
         "versions": _versions(packages),
         **{name: _plain(value) for name, value in what.items()},
     }
@@ -191,7 +204,7 @@ def _check_same(folder: str | Path, free: tuple[str, ...] = (), **what: object) 
 
 def _sitting(begun: dict, now: dict, free: tuple[str, ...]) -> dict:
     """The entry of run.json's `continued` for a run that goes on."""
-    noted = {name: now[name] for name in ("command", "commit", "uncommitted", "date")}
+    noted = {name: now[name] for name in ("command", "commit", "uncommitted", "date", "load")}
     differ = {n: now[n] for n in ("machine", "versions") if now[n] != begun.get(n)}
     parts = *(part for part in now.values() if isinstance(part, dict)), now
     loose = {name: part[name] for part in parts for name in free if name in part}
@@ -272,7 +285,7 @@ class Record:
             else:
                 _check_same(folder, free, **what)
                 run.setdefault("continued", []).append(_sitting(run, now, free))
-                for told in ("failed", "ended"):  # of the sitting before
+                for told in ("failed", "ended", "ended_load"):  # of the sitting before
                     run.pop(told, None)
         return record
 
@@ -309,6 +322,6 @@ class Record:
         passed = () if error is None else (OSError, ValueError)
         with suppress(*passed), self.change("run.json") as run:
             run.pop("failed", None)
-            run["ended"] = datetime.now(UTC).isoformat(timespec="seconds")
+            run.update(ended=_now(), ended_load=_load())
             if error is not None:
                 run["failed"] = ": ".join(filter(None, (type(error).__name__, str(error))))

@@ -130,6 +130,7 @@ def test_a_record_names_the_commit_at_which_its_run_began(repository, tmp_path):
     run = read_run(tmp_path / "run")
     assert run["commit"] == repository != git("rev-parse", "--short=12", "HEAD").decode().strip()
     assert run["uncommitted"] == {} and run["ended"] >= run["date"]
+    assert run["load"] >= 0 and run["ended_load"] >= 0
     with Record.begin(tmp_path / "run", seed=0):
         pass
     (again,) = read_run(tmp_path / "run")["continued"]
@@ -322,7 +323,8 @@ def test_a_sitting_that_is_killed_does_not_look_complete(tmp_path):
         raise ZeroDivisionError
     assert "ended" in read_run(tmp_path)
     Record.begin(tmp_path, seed=0)  # and nothing more comes of it
-    assert not {"failed", "ended"} & set(read_run(tmp_path))
+    assert not {"failed", "ended", "ended_load"} & set(read_run(tmp_path))
+    assert "load" in read_run(tmp_path)["continued"][-1]
 
 
 def test_begun_anew_it_has_no_line_of_the_log_before(tmp_path):
