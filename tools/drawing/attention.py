@@ -224,3 +224,46 @@ def three_uses(c: Canvas) -> None:
         c.text(x + columns * cell / 2, top + rows * cell + 14, f"`({letters})`", "small")
     for i in (1, 2):
         c.line(f"M8 {142 * i - 4}H352", "rule")
+
+
+@drawing("favourite-keys", 262, "Which keys can be a favourite")
+def favourite_keys(c: Canvas) -> None:
+    """Left, eight keys as dots on a line; only the two at the ends are coloured, and an arrow for a query above 0
+    points to the right, one for a query below 0 to the left. Right, eight keys as dots in the plane; the five on
+    their convex hull, a thin outline, are coloured, the three inside it are grey. An arrow for a query points up and
+    right from 0; a dashed line at a right angle to it touches the hull at one key, the query's favourite."""
+    line, plane = (torch.randn(8, d_k, generator=torch.Generator().manual_seed(306)) for d_k in (1, 2))
+    angles = torch.linspace(0, 2 * torch.pi, 2001)
+    around = torch.stack([angles.cos(), angles.sin()], 1)
+    corners = list(dict.fromkeys((around @ plane.T).argmax(-1).tolist()))
+    ends = {int(line.argmin()), int(line.argmax())}
+    c.text(8, 16, "`d_k` = 1", "strong", anchor="start")
+    c.text(196, 16, "`d_k` = 2", "strong", anchor="start")
+
+    zero, y = 94, 134
+    at = [zero + 34 * x for x in line.flatten().tolist()]
+    c.line(f"M{min(at)} {y}H{max(at)}", "rule k")
+    c.line(f"M{zero} {y - 9}v18")
+    for i, x in enumerate(at):
+        c.dot(x, y, "k" if i in ends else "", 5)
+    c.text(zero, y + 20, "0", "small soft")
+    c.wire((zero, y - 34), (zero + 56, y - 34), hue="q")
+    c.text(zero, y - 48, "query > 0", "small q", anchor="start")
+    c.wire((zero, y + 58), (zero - 56, y + 58), hue="q")
+    c.text(zero, y + 44, "query < 0", "small q", anchor="end")
+    c.text(8, 250, f"{len(ends)} favourites of 8", anchor="start")
+
+    unit, x0, y0 = 38, 246, 122
+    points = [(x0 + unit * x, y0 - unit * z) for x, z in plane.tolist()]
+    c.line("M" + "L".join(f"{points[i][0]:.2f} {points[i][1]:.2f}" for i in corners) + "Z", "rule k")
+    (ux, uy), far = (0.5, 0.75**0.5), 2.3
+    best = int((plane @ torch.tensor([ux, uy])).argmax())
+    bx, by = points[best]
+    c.line(f"M{bx - 56 * uy:.2f} {by - 56 * ux:.2f}L{bx + 52 * uy:.2f} {by + 52 * ux:.2f}", "wire dash")
+    c.wire((x0, y0), (x0 + unit * far * ux, y0 - unit * far * uy), hue="q")
+    for i, (x, z) in enumerate(points):
+        c.dot(x, z, "k" if i in corners else "", 5)
+    c.text(x0 - 6, y0 + 3, "0", "small soft", anchor="end")
+    c.text(x0 + unit * far * ux - 10, y0 - unit * far * uy - 3, "query", "small q", anchor="end")
+    c.text(bx + 6, by - 16, "favourite", "small k", anchor="start")
+    c.text(196, 250, f"{len(corners)} favourites of 8", anchor="start")

@@ -12,6 +12,7 @@ from .canvas import ROOT, Canvas, drawing, n, width
 MAKES = "She makes my life more difficult."
 IT = "A queen has read the long book because a hungry man sees it."
 SOLD = "Tom sold his car because it was too old."
+FAR = "My aunt buys the book because the kings can see the red lamp."
 
 
 @functools.cache
@@ -120,6 +121,42 @@ def figure_5(c: Canvas) -> None:
                     left, right = x + 58, x + 102
                     d = f"M{left} {n(a - w / 2)}L{right} {n(b - w / 2)}V{n(b + w / 2)}L{left} {n(a + w / 2)}Z"
                     c.line(d, "bar kbar")
+
+
+@drawing("long-short", 248, "From the far German verb to the near English one")
+def long_short(c: Canvas) -> None:
+    """Two clauses, one above the other: weil die Könige die rote Lampe sehen können, and because the kings can see the
+    red lamp. A dashed arrow from the last German word, können, back to Könige is crossed out: no head of the decoder
+    gives more than 0.00. A thick arrow leads from können down to can, weight 1.00, and another from can to kings, the
+    word before it, weight 1.00."""
+    m = looked("grammar-tiny", FAR)
+    verb, subject = m.source.index("can"), m.source.index("kings")
+    said, noun = m.target.index("können"), m.target.index("Könige")  # places among the keys; bos is key 0
+    back = m.weights["decoder"][:, :, said - 1, noun].max().item()  # the row before writes the verb
+    across = m.weights["cross"][:, :, said - 1, verb].max().item()
+    near = m.weights["encoder"][:, :, verb, subject].max().item()
+    german = clause(c, 92, m.target[m.target.index("weil") :], {"können": "strong q", "Könige": "soft"})
+    english = clause(c, 176, m.source[m.source.index("because") :], {"can": "strong k", "kings": "strong k"})
+    a, b = german["können"], german["Könige"]
+    c.wire((a, 80), (a, 42), (b, 42), (b, 80), kind="dash")
+    c.line(f"M{n((a + b) / 2 - 9)} 33l18 18m0 -18l-18 18", "hand")
+    c.text(352, 18, f"in the decoder, to *Könige*: at most {back:.2f}", "small soft", anchor="end")
+    c.wire((a, 104), (english["can"] + 4, 164), kind="thick", hue="k")
+    c.text(352, 142, f"to *can*: {across:.2f}", "small k", anchor="end")
+    a, b = english["can"], english["kings"]
+    c.wire((a, 188), (a, 214), (b, 214), (b, 188), kind="thick", hue="k")
+    c.text((a + b) / 2, 234, f"in the encoder, to *kings*: {near:.2f}", "small k")
+
+
+def clause(c: Canvas, y: float, tokens: list[str], kinds: dict[str, str]) -> dict[str, float]:
+    """The words of a clause in a row, up to its full stop, and where each of them stands."""
+    words = tokens[: tokens.index(".")]
+    sizes = [width(word, 12.5, "strong" if "strong" in kinds.get(word, "") else "") for word in words]
+    gap = (344 - sum(sizes)) / (len(words) - 1)
+    places = [8 + sum(sizes[:i]) + gap * i + sizes[i] / 2 for i in range(len(words))]
+    for x, word in zip(places, words):
+        c.text(x, y, word, f"small {kinds.get(word, 'soft')}")
+    return dict(zip(words, places))
 
 
 @drawing("attention-hook", 296, "A hook recomputes the weights")

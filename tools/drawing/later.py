@@ -101,6 +101,38 @@ def rotary_dials(c: Canvas) -> None:
     c.text(180, 200, "the same angle between them", "small o")
 
 
+@drawing("drafting", 270, "Words drafted, and checked in one step of the model")
+def drafting(c: Canvas) -> None:
+    """Above, a row of six words: the text The dog will, and, dashed, three drafted words, know that the. All six go
+    into a wide box, one step of the model. From its last four positions come know, that, he and tired. Arrows lead
+    from these to the next place in the row at the bottom: The dog will, then know and that, which the draft has, too,
+    and he, which replaces the. The word tired, dashed, is dropped, since it follows the word that was replaced."""
+    text, draft, best = "The dog will".split(), "know that the".split(), "know that he tired".split()
+    pitch, wide, high, left = 58, 54, 28, 8
+    middle = [left + wide / 2 + pitch * i for i in range(6)]
+    right = sum(a == b for a, b in zip(draft, best))  # drafted words that stay
+    c.text(left, 14, "the text", "strong", anchor="start")
+    c.text(left + 3 * pitch, 14, "drafted", "strong", anchor="start")
+    for i, word in enumerate(text + draft):
+        c.box(left + pitch * i, 28, wide, high, word, kind="block" if i < 3 else "empty", face="small", round=3)
+        c.wire((middle[i], 56), (middle[i], 76))
+    c.box(left, 76, 5 * pitch + wide, 32, "one step of the model")
+    for i, word in enumerate(best):
+        kept = i <= right
+        c.wire((middle[2 + i], 108), (middle[2 + i], 130), hue="o" if kept else "")
+        c.box(left + pitch * (2 + i), 130, wide, high, word, kind="ofill" if kept else "empty",
+              face="small" if kept else "small soft", round=3)
+        if kept:
+            c.wire((middle[2 + i], 158), (middle[2 + i], 172), (middle[3 + i], 190), (middle[3 + i], 212), hue="o")
+    c.text(left, 144, "likeliest next", "small o", anchor="start")
+    c.text(352, 172, "dropped", "small soft", anchor="end")
+    for i, word in enumerate([*text, *best[: right + 1]]):
+        c.box(left + pitch * i, 212, wide, high, word, kind="block" if i < 3 else "ofill", face="small", round=3)
+    c.text((middle[3] + middle[4]) / 2, 256, "as drafted", "small")
+    c.text(352, 256, f"not *{draft[right]}*", "small", anchor="end")
+    c.text(left, 256, f"{right + 1} words in one step", "small o", anchor="start")
+
+
 @drawing("directions-alike", 330, "An update whose directions count alike")
 def directions_alike(c: Canvas) -> None:
     """At the left a circle of radius 1 with two perpendicular axes. At the top right what a matrix of two rows and two

@@ -1,4 +1,4 @@
-"""Chapter 11: a step of decoding, and a search by hand."""
+"""Chapters 7 and 11: what a cache keeps, a step of decoding, and a search by hand."""
 
 from annotated.decoding import length_penalty
 
@@ -51,6 +51,55 @@ def decoding_step(c: Canvas) -> None:
     c.text(188, 270, "the likeliest", "small soft", anchor="start")
     c.wire((148, 284), (148, 312), (352, 312), (352, 22), (250, 22), kind="dash")
     c.text(188, 300, "the next step reads it", "small soft", anchor="start")
+
+
+@drawing("kept-keys", 280, "Keys and values computed and kept, without and with a cache")
+def kept_keys(c: Canvas) -> None:
+    """Two columns, without and with a cache, each with the keys and values of self-attention, one cell a target
+    token, and of cross-attention, four cells for the memory; without a cache, steps 1 to 3 fill one, two and three
+    cells of self-attention and each time all four of cross-attention; with a cache, start fills the memory's four,
+    and each step fills one cell of self-attention and only outlines the earlier ones and the memory's, which are
+    kept; new keys in all, and as many values, 6 and 12 without, 3 and 4 with."""
+    cell, high, memory = 17, 14, 4
+    without, cached = 62, 222
+
+    def both(x: float, y: float, kept: int, new: int) -> None:
+        """A row of keys and one of values: the kept ones outlined, then the new ones, filled."""
+        for i, hue in enumerate("kv"):
+            for at, count, kind in ((x, kept, f"wire {hue}"), (x + kept * cell, new, f"{hue}fill")):
+                if count:
+                    c.block(at, y + i * (high + 2), 1, count, cell, kind, high)
+
+    sums = {}
+    for x, title in ((without, "without a cache"), (cached, "with a cache")):
+        across = x + 3 * cell + 14  # of cross-attention
+        c.text(x + 66, 14, title, "strong")
+        c.text(x + 1.5 * cell, 36, "self", "small")
+        c.text(across + memory / 2 * cell, 36, "cross", "small")
+        filled = [0, 0]
+        for step in range(4):  # 0 is start
+            y, again = 50 + 46 * step, x == without
+            own = (0, step) if again else (max(step - 1, 0), min(step, 1))
+            other = (0, memory if step else 0) if again else (memory if step else 0, 0 if step else memory)
+            both(x, y, *own)
+            both(across, y, *other)
+            filled = [filled[0] + own[1], filled[1] + other[1]]
+            if step or not again:
+                beside = x if step else across
+                c.text(beside - 4, y + 7, "*K*", "small k", anchor="end")
+                c.text(beside - 4, y + 23, "*V*", "small v", anchor="end")
+        sums[x + 1.5 * cell], sums[across + memory / 2 * cell] = filled
+    for step in range(4):
+        words, face = (f"step {step}", "small") if step else ("start", "small code")
+        c.text(4, 65 + 46 * step, words, face, anchor="start")
+    c.line("M4 230H356", "rule")
+    c.text(4, 243, "new keys", "small", anchor="start")
+    for x, count in sums.items():
+        c.text(x, 243, str(count), "small strong")
+    for x, kinds, words in ((without, ("kfill", "vfill"), "computed now"), (cached, ("wire k", "wire v"), "kept")):
+        for i, kind in enumerate(kinds):
+            c.block(x + i * (cell + 2), 257, 1, 1, cell, kind, high)
+        c.text(x + 44, 264, words, "small", anchor="start")
 
 
 @drawing("beam-by-hand", 262, "Beam search by hand, two places")

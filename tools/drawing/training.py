@@ -1,4 +1,4 @@
-"""Chapter 10: what a token counts for, the mean of weights, and a training that is killed."""
+"""Chapter 10 and appendix P: what a token counts for, the mean of weights, a killed training, and a run's folder."""
 
 import torch
 
@@ -109,3 +109,42 @@ def killed_training(c: Canvas) -> None:
     c.text(352, 164, "logged, not saved", "small soft", anchor="end")
     c.text(left + 8 * cell, 276, "filled: made now", "small", anchor="start")
     c.text(8, 276, "arrows: checkpoints", "small", anchor="start")
+
+
+@drawing("own-text-run", 466, "What a training run writes, and what an error removes")
+def own_text_run(c: Canvas) -> None:
+    """Seven steps, one under the other, and beside each what it writes. Read and check the text: nothing yet. Lock the
+    folder: .training. Learn subwords: run.json and subwords.model. Text to numbers: tokens. An error up to here
+    removes these files. Below a line, an error keeps all files. Train: log.jsonl and checkpoints. Average:
+    model.safetensors, config.json and README.md. Score: scores.json, and README.md again."""
+    parts = (
+        ("an error here removes", (
+            ("read, check the text", ("nothing yet",)),
+            ("lock the folder", ("`.training`",)),
+            ("learn subwords", ("`run.json`", "`subwords.model`")),
+            ("text to numbers", ("`tokens/`",)),
+        )),
+        ("an error here keeps", (
+            ("train", ("`log.jsonl`", "`checkpoints/`")),
+            ("average", ("`model.safetensors`", "`config.json`", "`README.md`")),
+            ("score", ("`scores.json`", "`README.md` again")),
+        )),
+    )  # fmt: skip
+    y, end = 14, 0.0
+    for title, steps in parts:
+        c.text(352, y, title, "strong", anchor="end")
+        y += 20
+        for what, files in steps:
+            high = max(32, 18 * len(files) + 6)
+            if end:
+                c.wire((90, end), (90, y))
+            box = c.box(8, y, 164, high, what, face="small")
+            nothing = files == ("nothing yet",)
+            kind = "small soft" if nothing else "small"
+            c.wire((box.right, box.cy), (204, box.cy), hue="" if nothing else "o")
+            c.lines(210, box.cy, *files, kind=kind, anchor="start", step=18)
+            end = box.bottom
+            y = end + 16
+        if title == parts[0][0]:
+            c.line(f"M8 {y}H82M98 {y}H352", "rule")
+        y += 22
