@@ -270,9 +270,7 @@ def as_cell(cell: Cell):
     return make.get(cell.kind, nbformat.v4.new_raw_cell)(source=cell.source, metadata=cell.metadata)
 
 
-EDITOR_KEYS = (
-    *("execution", "ExecuteTime", "collapsed", "scrolled", "jupyter", "cellView", "editable", "slideshow", "outputId"),
-)
+EDITOR_KEYS = "execution ExecuteTime collapsed scrolled jupyter cellView editable slideshow outputId".split()
 
 
 def shared(cells) -> list:
